@@ -1,0 +1,164 @@
+"""A bundle on disk: written in a staging folder and renamed whole, or not at all."""
+
+import errno
+import hashlib
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from quatrain.exporter.errors import ExportError
+from quatrain.runtime.manifest import MANIFEST_NAME, FileRecord, Link
+
+__all__ = [
+    "hash_file",
+    "place_weights",
+    "record_file",
+    "record_link",
+    "staged_bundle",
+    "write_file",
+]
+
+WeightsMode = Literal["link", "copy"]
+_CHUNK_BYTES = 1 << 22
+
+
+@contextmanager
+def staged_bundle(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A folder beside `output` that takes its name when the block ends well, and vanishes if not.
+
+    Raises `ExportError` if `output` exists (unless it is a bundle and `overwrite` is set), or if
+    the disk is full.
+    """
+    output = Path(os.path.abspath(output))
+    _check_output(output, overwrite)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.staging-", dir=output.parent))
+    except OSError as error:
+        raise _write_error(output, error) from error
+    try:
+        # mkdtemp makes a folder only its owner may enter; a bundle is an ordinary folder.
+        umask = os.umask(0)
+        os.umask(umask)
+        staging.chmod(0o777 & ~umask)
+        yield staging
+        _replace_folder(staging, output)
+    except OSError as error:
+        raise _write_error(output, error) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def place_weights(
+    source: Path, target: Path, mode: WeightsMode | None
+) -> tuple[WeightsMode, str | None]:
+    """Put a weight file into a bundle as a hard link or a copy; says which, and a copy's SHA-256.
+
+    Without a `mode` it links where the file system allows. ONNX Runtime refuses external data
+    outside the model's folder, and symbolic links that lead there, so a hard link it must be.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if mode != "copy":
+        try:
+            os.link(source.resolve(), target)
+            return "link", None
+        except OSError as error:
+            if mode == "link":
+                raise ExportError(
+                    f"link {source} into the bundle (--weights link)",
+                    f"{error.strerror}: a hard link needs one file system and the right to link",
+                    "write the bundle next to the checkpoint, or use --weights copy",
+                ) from error
+    return "copy", _copy_file(source, target)
+
+
+def record_file(bundle: Path, path: str, sha256: str | None = None) -> FileRecord:
+    """Size and SHA-256 of a file in the bundle (`sha256`, if it is known already)."""
+    file = bundle / path
+    return FileRecord(path=path, bytes=file.stat().st_size, sha256=sha256 or hash_file(file))
+
+
+def record_link(bundle: Path, path: str, sha256: str | None = None) -> FileRecord:
+    """What identifies linked weights without reading them: size, time and header hash."""
+    file = bundle / path
+    stat = file.stat()
+    with file.open("rb") as stream:
+        prefix = stream.read(8)
+        header = stream.read(struct.unpack("<Q", prefix)[0])
+    link = Link(
+        mtime_ns=stat.st_mtime_ns, header_sha256=hashlib.sha256(prefix + header).hexdigest()
+    )
+    return FileRecord(path=path, bytes=stat.st_size, sha256=sha256, link=link)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all, even over an older one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _copy_file(source: Path, target: Path) -> str:
+    digest = hashlib.sha256()
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while chunk := reader.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            writer.write(chunk)
+    return digest.hexdigest()
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    if not os.path.lexists(output):
+        return
+    if not overwrite:
+        raise ExportError(
+            f"write a bundle to {output}",
+            "something is there already",
+            "choose another -o, or pass --overwrite to replace a bundle",
+        )
+    if not (output / MANIFEST_NAME).is_file():
+        raise ExportError(
+            f"replace {output} (--overwrite)",
+            f"it is not a bundle: no {MANIFEST_NAME} in it",
+            "choose another -o; nothing but a bundle is ever replaced",
+        )
+
+
+def _replace_folder(staging: Path, output: Path) -> None:
+    if not output.exists():
+        staging.rename(output)
+        return
+    # Two renames: a folder with contents cannot be replaced in one. The old bundle is removed
+    # only when the new one has its name, and put back if that fails.
+    old = Path(tempfile.mkdtemp(prefix=f".{output.name}.old-", dir=output.parent))
+    output.rename(old / "bundle")
+    try:
+        staging.rename(output)
+    except BaseException:
+        (old / "bundle").rename(output)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_error(output: Path, error: OSError) -> ExportError:
+    found, fix = str(error), "make the folder writable, or choose another -o"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = shutil.disk_usage(output.parent).free
+        found = f"the disk is full ({free / 1e9:.2f} GB free); what was written has been removed"
+        fix = "free some space, choose another disk, or use --weights link on the checkpoint's disk"
+    return ExportError(f"write a bundle to {output}", found, fix)

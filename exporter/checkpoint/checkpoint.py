@@ -1,0 +1,107 @@
+"""A checkpoint folder, understood: what decoder it holds and where each of its tensors is."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quatrain.exporter.checkpoint.backbone import read_backbone
+from quatrain.exporter.checkpoint.completeness import match_tensors
+from quatrain.exporter.checkpoint.fields import Fields
+from quatrain.exporter.checkpoint.json_file import read_json_object
+from quatrain.exporter.checkpoint.lazy_tensor import LazyTensor
+from quatrain.exporter.checkpoint.nvium import (
+    find_nvium_settings,
+    is_nvium,
+    read_exits,
+    read_tie_word_embeddings,
+)
+from quatrain.exporter.checkpoint.tokens import read_token_settings
+from quatrain.exporter.checkpoint.weight_files import read_weights
+from quatrain.exporter.checkpoint.yaml_file import read_yaml_mapping
+from quatrain.exporter.errors import CheckpointError
+from quatrain.exporter.spec import DecoderSpec, DType
+
+__all__ = ["Checkpoint", "open_checkpoint"]
+
+_STORED_DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A whole, consistent checkpoint; the tensors are not loaded.
+
+    `tensors` has exactly the names of `expected_tensors(spec)`, `leftovers` the names in the
+    files that no tensor of the decoder comes from. `stored_dtype` is the dtype of most bytes.
+    `settings_file` is where the settings outside config.json came from (N-vium), else None.
+    """
+
+    folder: Path
+    spec: DecoderSpec
+    stored_dtype: DType
+    tensors: Mapping[str, LazyTensor]
+    leftovers: list[str]
+    files: list[Path]
+    eos_token_ids: list[int]
+    bos_token_id: int | None
+    add_bos_token: bool
+    tokenizer_files: list[Path]
+    settings_file: Path | None = None
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read a Hugging Face style checkpoint folder: settings and headers only.
+
+    Raises:
+        CheckpointError: The folder is incomplete, damaged, contradictory or not supported.
+        SpecError: It describes a decoder that cannot be.
+    """
+    folder = Path(path)
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise CheckpointError(
+            f"the checkpoint folder {folder}",
+            "no config.json in it" if folder.is_dir() else _describe(folder),
+            "give the folder that holds config.json and the safetensors weights",
+        )
+    config = Fields(read_json_object(config_path), str(config_path))
+    spec = DecoderSpec(read_backbone(config))
+    weights = read_weights(folder)
+    settings_file = find_nvium_settings(folder) if is_nvium(weights.tensors) else None
+    if settings_file is not None:
+        spec = _add_exits(spec, config, settings_file, weights.tensors)
+    matched = match_tensors(spec, weights.tensors, str(folder))
+    tokens = read_token_settings(folder, config)
+    return Checkpoint(
+        folder=folder,
+        spec=spec,
+        stored_dtype=_find_stored_dtype(matched.tensors),
+        tensors=matched.tensors,
+        leftovers=list(matched.leftovers),
+        files=list(weights.files),
+        eos_token_ids=list(tokens.eos_token_ids),
+        bos_token_id=tokens.bos_token_id,
+        add_bos_token=tokens.add_bos_token,
+        tokenizer_files=list(tokens.tokenizer_files),
+        settings_file=settings_file,
+    )
+
+
+def _add_exits(
+    spec: DecoderSpec, config: Fields, path: Path, tensors: Mapping[str, LazyTensor]
+) -> DecoderSpec:
+    settings = Fields(read_yaml_mapping(path), str(path))
+    tied = read_tie_word_embeddings(settings, config)
+    backbone = replace(spec.backbone, tie_word_embeddings=tied)
+    return DecoderSpec(backbone, exits=read_exits(settings, backbone, tensors))
+
+
+def _find_stored_dtype(tensors: Mapping[str, LazyTensor]) -> DType:
+    bytes_of: Counter[DType] = Counter()
+    for tensor in tensors.values():
+        bytes_of[_STORED_DTYPES[tensor.dtype]] += tensor.nbytes
+    return bytes_of.most_common(1)[0][0]
+
+
+def _describe(path: Path) -> str:
+    return "it is a file, not a folder" if path.exists() else "there is no such folder"

@@ -1,0 +1,30 @@
+"""Reading a YAML mapping from a file that may be damaged."""
+
+from pathlib import Path
+
+import yaml
+
+from quatrain.exporter.errors import CheckpointError
+
+__all__ = ["read_yaml_mapping"]
+
+
+def read_yaml_mapping(path: Path) -> dict[str, object]:
+    """Read a YAML file of plain data that holds one mapping with string keys.
+
+    Raises:
+        CheckpointError: The file cannot be read, is no YAML, holds something else, or asks for
+            an object to be built.
+    """
+    fix = f"restore {path.name} from the training run"
+    try:
+        value = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"reading {path}", error.strerror or str(error), fix) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"reading {path} as plain YAML", str(error), fix) from error
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise CheckpointError(
+            f"reading {path} as YAML", f"a {type(value).__name__}, not named settings", fix
+        )
+    return value

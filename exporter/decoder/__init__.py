@@ -1,0 +1,1 @@
+"""Graphs of a decoder, built node by node from its spec."""

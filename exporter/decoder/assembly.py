@@ -1,0 +1,109 @@
+"""The modules that are whole graphs: a dense decoder, a segment between exits, a head."""
+
+import onnx_ir as ir
+from onnxscript import OpBuilder
+from onnxscript.nn import Module, Parameter
+
+from quatrain.exporter.decoder.attention import AttentionInputs
+from quatrain.exporter.decoder.exits import Adapter, ExitRouter
+from quatrain.exporter.decoder.layers import Caches, LayerStack
+from quatrain.exporter.decoder.projection import Linear, cast
+from quatrain.exporter.spec import DecoderSpec
+
+__all__ = ["DecoderGraph", "HeadGraph", "SegmentGraph"]
+
+
+class DecoderGraph(Module):
+    """A dense decoder: token ids to the logits of the wanted rows."""
+
+    def __init__(self, spec: DecoderSpec, dtype: ir.DataType) -> None:
+        super().__init__("")
+        backbone = spec.backbone
+        self.dtype = dtype
+        self.model = LayerStack(backbone, range(backbone.num_hidden_layers), dtype)
+        self.is_tied = backbone.tie_word_embeddings
+        if not self.is_tied:
+            self.lm_head = Linear(backbone.hidden_size, backbone.vocab_size)
+
+    def forward(
+        self,
+        op: OpBuilder,
+        input_ids: ir.Value,
+        shared: AttentionInputs,
+        output_rows: ir.Value,
+        caches: Caches,
+    ) -> tuple[dict[str, ir.Value], Caches]:
+        """Named outputs, and the caches."""
+        _, states, updated = self.model(op, input_ids, shared, caches, output_rows)
+        weight = self.model.embed_tokens.weight if self.is_tied else self.lm_head(op)[0]
+        return {"logits": _project_logits(op, states, weight, self.dtype)}, updated
+
+
+class SegmentGraph(Module):
+    """The layers up to exit `index`: all rows for the next segment, and the exit's own state.
+
+    The adapter runs here, on the wanted rows only, so that one head can serve all exits.
+    """
+
+    def __init__(self, spec: DecoderSpec, index: int, dtype: ir.DataType) -> None:
+        super().__init__("")
+        assert spec.exits is not None
+        backbone, exits = spec.backbone, spec.exits
+        self.index = index
+        self.dtype = dtype
+        self.model = LayerStack(backbone, spec.segments[index], dtype)
+        self.is_final = self.model.ends_here
+        if not self.is_final:
+            self.exit = ExitRouter(index, exits, backbone.hidden_size, backbone.rms_norm_eps, dtype)
+        size = exits.final_adapter_size if self.is_final else exits.adapter_size
+        self.adapter_name = "final_adapter" if self.is_final else f"early_adapters.{index}"
+        self.has_adapter = size is not None
+        if size is not None:
+            setattr(self, self.adapter_name, Adapter(backbone.hidden_size, size, dtype))
+
+    def forward(
+        self,
+        op: OpBuilder,
+        x: ir.Value,
+        shared: AttentionInputs,
+        output_rows: ir.Value,
+        caches: Caches,
+    ) -> tuple[dict[str, ir.Value], Caches]:
+        """Named outputs, and the caches."""
+        if self.index > 0:
+            x = cast(op, x, self.dtype)
+        hidden, state, updated = self.model(op, x, shared, caches, output_rows)
+        outputs: dict[str, ir.Value] = {}
+        if not self.is_final:
+            outputs["updated_hidden"] = _to_host(op, hidden, self.dtype)
+            state, outputs["router_logprobs"] = self.exit(op, state)
+        if self.has_adapter:
+            state = getattr(self, self.adapter_name)(op, state)
+        outputs["exit_state"] = _to_host(op, state, self.dtype)
+        return outputs, updated
+
+
+class HeadGraph(Module):
+    """One head's logits; `weight_name` is the checkpoint's: lm_head, embedding, an exit's own."""
+
+    def __init__(self, spec: DecoderSpec, weight_name: str, dtype: ir.DataType) -> None:
+        super().__init__("")
+        self.dtype = dtype
+        shape = [spec.backbone.vocab_size, spec.backbone.hidden_size]
+        self.weight = Parameter(shape, name=weight_name)
+
+    def forward(self, op: OpBuilder, exit_state: ir.Value) -> dict[str, ir.Value]:
+        """States float32 [B, E, H] to logits float32 [B, E, V]."""
+        states = cast(op, exit_state, self.dtype)
+        return {"logits": _project_logits(op, states, self.weight, self.dtype)}
+
+
+def _project_logits(
+    op: OpBuilder, states: ir.Value, weight: ir.Value, dtype: ir.DataType
+) -> ir.Value:
+    transposed = op.Transpose(cast(op, weight, dtype), perm=[1, 0])
+    return _to_host(op, op.MatMul(states, transposed), dtype)
+
+
+def _to_host(op: OpBuilder, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    return cast(op, value, ir.DataType.FLOAT, source=dtype)

@@ -1,0 +1,169 @@
+"""Builds the graphs of a decoder: one for a dense model, segments and heads with exits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+from onnxscript import GraphBuilder
+from onnxscript.nn import Module
+
+from quatrain.exporter.decoder.assembly import DecoderGraph, HeadGraph, SegmentGraph
+from quatrain.exporter.decoder.attention import AttentionInputs
+from quatrain.exporter.decoder.head_weights import head_names, head_weights
+from quatrain.exporter.decoder.projection import cast
+from quatrain.exporter.decoder.rotary import rotary_tables
+from quatrain.exporter.decoder.signature import (
+    ONNX_DTYPES,
+    cache_inputs,
+    cache_outputs,
+    decoder_inputs,
+    rows_input,
+    states_input,
+)
+from quatrain.exporter.spec import DecoderSpec
+from quatrain.plugins.operator import DOMAIN, DOMAIN_VERSION
+from quatrain.runtime.manifest import TensorInfo
+
+__all__ = ["BuiltGraph", "build_graphs"]
+
+OPSET_VERSION = 24
+IR_VERSION = 12
+
+Role = Literal["decoder", "segment", "head"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltGraph:
+    """A graph whose parameters bear the checkpoint's names and do not have their data yet."""
+
+    name: str
+    role: Role
+    layers: tuple[int, ...]
+    model: ir.Model
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+
+
+def build_graphs(
+    spec: DecoderSpec, stored_dtypes: Mapping[str, str], dtype: str, capacity: int
+) -> list[BuiltGraph]:
+    """All graphs of `spec` at one compute type.
+
+    Args:
+        stored_dtypes: Each tensor's type in the checkpoint, by name; it stays what it is in the
+            graph, which casts.
+        dtype: The compute type: float32, float16 or bfloat16.
+        capacity: Positions of the static caches.
+    """
+    build = _GraphFactory(spec, stored_dtypes, dtype, capacity)
+    if spec.exits is None:
+        return [build.layered("decoder", "decoder", DecoderGraph(spec, build.ir_dtype), 0)]
+    segments = [
+        build.layered(f"segment_{k}", "segment", SegmentGraph(spec, k, build.ir_dtype), k)
+        for k in range(spec.exits.num_exits)
+    ]
+    heads = dict(zip(head_names(spec), head_weights(spec), strict=True))
+    return segments + [build.head(name, weight) for name, weight in heads.items()]
+
+
+class _GraphFactory:
+    """Declares a graph's inputs, runs its module, declares its outputs."""
+
+    def __init__(
+        self, spec: DecoderSpec, stored_dtypes: Mapping[str, str], dtype: str, capacity: int
+    ) -> None:
+        self.spec = spec
+        self.stored_dtypes = stored_dtypes
+        self.dtype = dtype
+        self.ir_dtype = ir.DataType[ONNX_DTYPES[dtype]]
+        self.capacity = capacity
+
+    def layered(
+        self, name: str, role: Role, module: DecoderGraph | SegmentGraph, index: int
+    ) -> BuiltGraph:
+        """A graph with decoder layers: rows, caches in, results, caches out."""
+        self._set_stored_dtypes(module)
+        backbone, layers = self.spec.backbone, self.spec.segments[index]
+        caches = cache_inputs(backbone, layers, self.dtype, self.capacity)
+        inputs = [*decoder_inputs(rows_input(backbone, is_first=index == 0)), *caches]
+        builder, values = _start_graph(name, inputs)
+        x, position_ids, mask, write_indices, output_rows = values[:5]
+        shared = self._share(builder, mask, position_ids, write_indices)
+        pairs = list(zip(values[5::2], values[6::2], strict=True))
+        results, updated = module(builder.op, x, shared, output_rows, pairs)
+        outputs = self._declare_results(results)
+        for info, value in zip(outputs, results.values(), strict=True):
+            _add_output(builder, info, value)
+        for info, value in zip(cache_outputs(caches), [v for p in updated for v in p], strict=True):
+            _add_output(builder, info, value)
+        outputs = [*outputs, *cache_outputs(caches)]
+        return BuiltGraph(name, role, tuple(layers), _finish_graph(builder), inputs, outputs)
+
+    def head(self, name: str, weight_name: str) -> BuiltGraph:
+        """A graph that turns exit states into logits."""
+        module = HeadGraph(self.spec, weight_name, self.ir_dtype)
+        self._set_stored_dtypes(module)
+        inputs = [states_input(self.spec.backbone)]
+        builder, values = _start_graph(name, inputs)
+        results = module(builder.op, *values)
+        outputs = self._declare_results(results)
+        for info, value in zip(outputs, results.values(), strict=True):
+            _add_output(builder, info, value)
+        return BuiltGraph(name, "head", (), _finish_graph(builder), inputs, outputs)
+
+    def _set_stored_dtypes(self, module: Module, prefix: str = "") -> None:
+        prefix = ".".join(filter(None, (prefix, module.name)))
+        for parameter in module.parameters(recurse=False):
+            name = ".".join(filter(None, (prefix, parameter.name)))
+            parameter.type = ir.TensorType(ir.DataType[ONNX_DTYPES[self.stored_dtypes[name]]])
+        for child in module.children():
+            self._set_stored_dtypes(child, prefix)
+
+    def _share(
+        self, builder: GraphBuilder, mask: ir.Value, position_ids: ir.Value, indices: ir.Value
+    ) -> AttentionInputs:
+        cos, sin = rotary_tables(self.spec.backbone, self.capacity)
+        op = builder.op
+        tables = [
+            cast(op, builder.initializer(ir.tensor(table, name=name)), self.ir_dtype)
+            for name, table in (("rotary.cos", cos), ("rotary.sin", sin))
+        ]
+        # Taken from the shape of an input: a length computed from data would leave TensorRT
+        # without an optimum for its profiles.
+        length = op.Shape(mask, start=3, end=4)
+        return AttentionInputs(mask, length, tables[0], tables[1], position_ids, indices)
+
+    def _declare_results(self, results: Mapping[str, ir.Value]) -> list[TensorInfo]:
+        backbone = self.spec.backbone
+        shapes: dict[str, list[int | str]] = {
+            "logits": ["batch", "outputs", backbone.vocab_size],
+            "updated_hidden": ["batch", "rows", backbone.hidden_size],
+            "exit_state": ["batch", "outputs", backbone.hidden_size],
+            "router_logprobs": ["batch", "outputs", 2],
+        }
+        return [TensorInfo(name=name, dtype="float32", shape=shapes[name]) for name in results]
+
+
+def _start_graph(name: str, inputs: list[TensorInfo]) -> tuple[GraphBuilder, list[ir.Value]]:
+    opsets = {"": OPSET_VERSION, DOMAIN: DOMAIN_VERSION}
+    builder = GraphBuilder(ir.Graph([], [], nodes=[], name=name, opset_imports=opsets))
+    values = [
+        builder.input(info.name, ir.DataType[ONNX_DTYPES[info.dtype]], ir.Shape(info.shape))
+        for info in inputs
+    ]
+    return builder, values
+
+
+def _add_output(builder: GraphBuilder, info: TensorInfo, value: ir.Value) -> None:
+    value.type = ir.TensorType(ir.DataType[ONNX_DTYPES[info.dtype]])
+    value.shape = ir.Shape(info.shape)
+    builder.add_output(value, info.name)
+
+
+def _finish_graph(builder: GraphBuilder) -> ir.Model:
+    model = ir.Model(builder.graph, ir_version=IR_VERSION, producer_name="quatrain")
+    model.functions.update(builder.functions)
+    if not builder.functions:
+        builder.graph.opset_imports.pop(DOMAIN)
+    return model

@@ -1,0 +1,271 @@
+"""Checkpoint in, bundle out."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from quatrain.exporter.bundle import (
+    WeightsMode,
+    place_weights,
+    record_file,
+    record_link,
+    staged_bundle,
+    write_file,
+)
+from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from quatrain.exporter.checkpoint.finite import find_bad_weights
+from quatrain.exporter.decoder.head_weights import head_names
+from quatrain.exporter.errors import ExportError
+from quatrain.exporter.graph_files import WEIGHTS_FOLDER, list_cache_layers, write_graphs
+from quatrain.exporter.options import ExportOptions, settle_options
+from quatrain.exporter.plan import ExportPlan, make_plan
+from quatrain.exporter.progress import Progress, Stage
+
+from quatrain.exporter.spec import DType
+from quatrain.exporter.spec_json import describe_spec
+from quatrain.runtime.manifest import (
+    MANIFEST_NAME,
+    SCHEMA_VERSION,
+    CacheLayout,
+    ExitLayout,
+    FileRecord,
+    Graph,
+    Manifest,
+    TokenizerInfo,
+    Versions,
+    dump_manifest,
+    load_manifest,
+)
+
+__all__ = ["ExportReport", "export_checkpoint", "plan_export"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What an export wrote. `weights` says whether the weight files were linked or copied."""
+
+    bundle: Path
+    manifest: Manifest
+    weights: WeightsMode
+    stages: list[Stage]
+    warnings: list[str]
+
+
+def plan_export(
+    checkpoint: Path,
+    *,
+    dtype: DType | None = None,
+    max_seq_len: int | None = None,
+    max_batch: int = 4,
+    prefill_chunk: int = 512,
+    max_deferred: int = 16,
+    targets: Sequence[str] = (),
+    self_test: bool | None = None,
+) -> ExportPlan:
+    """What `export_checkpoint` would do with these arguments, with nothing written."""
+    opened = open_checkpoint(checkpoint)
+    options = settle_options(
+        opened,
+        dtype=dtype,
+        max_seq_len=max_seq_len,
+        max_batch=max_batch,
+        prefill_chunk=prefill_chunk,
+        max_deferred=max_deferred,
+        targets=tuple(targets),
+        self_test=self_test,
+    )
+    return make_plan(opened, options)
+
+
+def export_checkpoint(
+    checkpoint: Path,
+    output: Path,
+    *,
+    dtype: DType | None = None,
+    max_seq_len: int | None = None,
+    max_batch: int = 4,
+    prefill_chunk: int = 512,
+    max_deferred: int = 16,
+    targets: Sequence[str] = (),
+    weights: WeightsMode | None = None,
+    hash_weights: bool = False,
+    self_test: bool | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Turn a checkpoint folder into a bundle, whole or not at all.
+
+    Args:
+        dtype: Compute type of the engines; the CPU graphs are float32. Default: bfloat16 where
+            the weights are stored so, else float16.
+        max_seq_len: Tokens a sequence may have. Default: the model's, at most 4096.
+        max_batch: Sequences decoded together.
+        prefill_chunk: Rows of a prompt run in one call.
+        max_deferred: Rows an early exit may leave to be filled later (models with exits).
+        targets: GPUs to build engines for, of `quatrain.exporter.targets.TARGETS`.
+        weights: `link` or `copy` the weight files. Default: link where the file system allows.
+        hash_weights: Record the SHA-256 of linked weights, which reads them.
+        self_test: Record the first greedy tokens after a short prompt, which runs the model on
+            the CPU. Default: if the weights are at most 1 GiB.
+        overwrite: Replace an older bundle at `output`.
+
+    Raises:
+        QuatrainError: What was asked cannot be done; nothing is left behind.
+    """
+    progress = progress or Progress()
+    with progress.stage("read checkpoint"):
+        opened = open_checkpoint(checkpoint)
+        options = settle_options(
+            opened,
+            dtype=dtype,
+            max_seq_len=max_seq_len,
+            max_batch=max_batch,
+            prefill_chunk=prefill_chunk,
+            max_deferred=max_deferred,
+            targets=tuple(targets),
+            self_test=self_test,
+        )
+    warnings = _collect_warnings(opened, progress)
+    with staged_bundle(output, overwrite=overwrite) as bundle:
+        mode, records = _write_weights(bundle, opened, weights, hash_weights, progress)
+        if mode == "copy" or options.self_test or hash_weights:
+            _refuse_bad_weights(opened, progress)
+        with progress.stage("write graphs") as stage:
+            graphs = write_graphs(bundle, opened, options)
+            paths = {path for g in graphs for path in (g.path, g.deployment.path)}
+            records += [record_file(bundle, path) for path in sorted(paths)]
+            stage.bytes = sum((bundle / path).stat().st_size for path in paths)
+        tokenizer, tokenizer_records = _copy_tokenizer(bundle, opened)
+        records += tokenizer_records
+        manifest = _describe_bundle(opened, options, graphs, records, tokenizer)
+        write_file(bundle / MANIFEST_NAME, dump_manifest(manifest))
+        if options.self_test:
+            with progress.stage("self-test"):
+                from quatrain.exporter.self_test import make_self_test
+
+                make_self_test(bundle)
+        if options.targets:
+            from quatrain.exporter.engine import build_engines
+
+            build_engines(bundle, options.targets, progress=progress)
+        manifest = load_manifest(bundle)
+    return ExportReport(Path(output), manifest, mode, progress.stages, warnings)
+
+
+def _collect_warnings(checkpoint: Checkpoint, progress: Progress) -> list[str]:
+    warnings = []
+    if not checkpoint.tokenizer_files:
+        warnings.append("no tokenizer.json: the bundle takes and gives token ids only")
+    if not checkpoint.eos_token_ids:
+        warnings.append("no EOS token in config.json or generation_config.json: set stop tokens")
+    if checkpoint.leftovers:
+        warnings.append(f"{len(checkpoint.leftovers)} tensors left out (see `quatrain inspect`)")
+    for warning in warnings:
+        progress.say(f"warning: {warning}")
+    return warnings
+
+
+def _write_weights(
+    bundle: Path,
+    checkpoint: Checkpoint,
+    weights: WeightsMode | None,
+    hash_weights: bool,
+    progress: Progress,
+) -> tuple[WeightsMode, list[FileRecord]]:
+    records = []
+    mode: WeightsMode = weights or "link"
+    with progress.stage("place weights") as stage:
+        for file in checkpoint.files:
+            path = f"{WEIGHTS_FOLDER}/{file.name}"
+            # Once one file had to be copied, they all are: one bundle, one kind of weights.
+            mode, sha256 = place_weights(file, bundle / path, "copy" if mode == "copy" else weights)
+            if mode == "copy":
+                records.append(record_file(bundle, path, sha256))
+            else:
+                full_hash = record_file(bundle, path).sha256 if hash_weights else None
+                records.append(record_link(bundle, path, full_hash))
+        stage.bytes = sum(record.bytes for record in records) if mode == "copy" else None
+    progress.say(f"weights: {'copied' if mode == 'copy' else 'linked'}")
+    return mode, records
+
+
+def _refuse_bad_weights(checkpoint: Checkpoint, progress: Progress) -> None:
+    bad = find_bad_weights(checkpoint, progress)
+    if bad:
+        named = ", ".join(f"{w.name} ({w.num_nan} NaN, {w.num_inf} Inf)" for w in bad[:8])
+        more = f" and {len(bad) - 8} more tensors" if len(bad) > 8 else ""
+        raise ExportError(
+            f"export {checkpoint.folder}",
+            f"weights that are not finite: {named}{more}",
+            "fetch the checkpoint again, or go back to one saved before training diverged",
+        )
+
+
+def _copy_tokenizer(
+    bundle: Path, checkpoint: Checkpoint
+) -> tuple[TokenizerInfo | None, list[FileRecord]]:
+    if not checkpoint.tokenizer_files:
+        return None, []
+    (bundle / "tokenizer").mkdir()
+    paths = [f"tokenizer/{file.name}" for file in checkpoint.tokenizer_files]
+    for file, path in zip(checkpoint.tokenizer_files, paths, strict=True):
+        shutil.copyfile(file, bundle / path)
+    template = "tokenizer/chat_template.jinja"
+    info = TokenizerInfo(
+        path="tokenizer/tokenizer.json",
+        bos_token_id=checkpoint.bos_token_id,
+        add_bos_token=checkpoint.add_bos_token,
+        chat_template=template if template in paths else None,
+    )
+    return info, [record_file(bundle, path) for path in paths]
+
+
+def _describe_bundle(
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    graphs: list[Graph],
+    records: list[FileRecord],
+    tokenizer: TokenizerInfo | None,
+) -> Manifest:
+    spec = checkpoint.spec
+    exits = None
+    if spec.exits is not None:
+        exits = ExitLayout(
+            layers=[*spec.exits.layers, spec.backbone.num_hidden_layers],
+            segments=[graph.name for graph in graphs if graph.role == "segment"],
+            heads=head_names(spec),
+        )
+    layers = list_cache_layers(checkpoint, graphs)
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        family=spec.family,
+        spec=describe_spec(spec),
+        vocab_size=spec.backbone.vocab_size,
+        stored_dtype=checkpoint.stored_dtype,
+        deployment_dtype=options.dtype,
+        limits=options.limits,
+        cache=CacheLayout(capacity=options.capacity, layers=layers),
+        graphs=graphs,
+        eos_token_ids=checkpoint.eos_token_ids,
+        files=records,
+        versions=_find_versions(),
+        exits=exits,
+        tokenizer=tokenizer,
+    )
+
+
+def _find_versions() -> Versions:
+    return Versions(
+        quatrain=_find_version("quatrain"),
+        onnx=_find_version("onnx"),
+        onnxruntime=_find_version("onnxruntime"),
+    )
+
+
+def _find_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,85 @@
+"""Writes the graphs of a decoder into a bundle, their weights attached by reference."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+
+from quatrain.exporter.checkpoint.checkpoint import Checkpoint
+from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES, LazyTensor
+from quatrain.exporter.decoder.graphs import BuiltGraph, build_graphs
+from quatrain.exporter.options import ExportOptions
+from quatrain.runtime.manifest import CacheLayer, Graph, GraphVariant
+
+__all__ = ["WEIGHTS_FOLDER", "list_cache_layers", "write_graphs"]
+
+WEIGHTS_FOLDER = "weights"
+
+
+def write_graphs(bundle: Path, checkpoint: Checkpoint, options: ExportOptions) -> list[Graph]:
+    """Write every graph for the CPU (float32) and for engines (the compute type) and describe it.
+
+    Both read the same stored weights out of the bundle's safetensors files, by offset.
+    """
+    cpu = _write_variants(bundle, checkpoint, "float32", options.capacity)
+    engine = cpu
+    if options.dtype != "float32":
+        engine = _write_variants(bundle, checkpoint, options.dtype, options.capacity)
+    return [
+        Graph(
+            name=built.name,
+            role=built.role,
+            path=variant.path,
+            dtype=variant.dtype,
+            inputs=variant.inputs,
+            outputs=variant.outputs,
+            deployment=deployment,
+        )
+        for (built, variant), (_, deployment) in zip(cpu, engine, strict=True)
+    ]
+
+
+def list_cache_layers(checkpoint: Checkpoint, graphs: list[Graph]) -> list[CacheLayer]:
+    """The cache of each decoder layer, and the graph that holds it."""
+    backbone = checkpoint.spec.backbone
+    layered = [graph for graph in graphs if graph.role != "head"]
+    return [
+        CacheLayer(
+            layer=layer,
+            graph=graph.name,
+            num_heads=backbone.num_key_value_heads,
+            head_dim=backbone.head_dim,
+        )
+        for graph, layers in zip(layered, checkpoint.spec.segments, strict=True)
+        for layer in layers
+    ]
+
+
+def _write_variants(
+    bundle: Path, checkpoint: Checkpoint, dtype: str, capacity: int
+) -> list[tuple[BuiltGraph, GraphVariant]]:
+    stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
+    written = []
+    for built in build_graphs(checkpoint.spec, stored, dtype, capacity):
+        _attach_weights(built.model.graph, checkpoint.tensors)
+        path = f"{built.name}.{dtype}.onnx"
+        ir.save(built.model, bundle / path)
+        variant = GraphVariant(path=path, dtype=dtype, inputs=built.inputs, outputs=built.outputs)
+        written.append((built, variant))
+    return written
+
+
+def _attach_weights(graph: ir.Graph, tensors: Mapping[str, LazyTensor]) -> None:
+    for name, value in graph.initializers.items():
+        if value.const_value is not None:
+            continue
+        tensor = tensors[name]
+        assert value.dtype is not None
+        value.const_value = ir.ExternalTensor(
+            f"{WEIGHTS_FOLDER}/{tensor.file.name}",
+            tensor.offset,
+            tensor.nbytes,
+            value.dtype,
+            shape=ir.Shape(tensor.shape),
+            name=name,
+        )

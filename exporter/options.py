@@ -1,0 +1,81 @@
+"""What an export is asked to do, with its defaults settled and checked against the checkpoint."""
+
+from dataclasses import dataclass
+
+from quatrain.exporter.checkpoint.checkpoint import Checkpoint
+from quatrain.exporter.errors import ExportError
+from quatrain.exporter.spec import DType
+from quatrain.exporter.targets import find_target
+from quatrain.runtime.manifest import Limits
+
+__all__ = ["ExportOptions", "settle_options"]
+
+# Long enough for a chat and small enough for any card; --max-seq-len raises it.
+_DEFAULT_MAX_SEQ_LEN = 4096
+# Above this the self-test, which runs the model on the CPU, would take longer than the export.
+_SELF_TEST_MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """`dtype` is the compute type of the engines; `capacity` the positions of the static caches."""
+
+    dtype: DType
+    limits: Limits
+    capacity: int
+    targets: tuple[str, ...]
+    self_test: bool
+
+
+def settle_options(
+    checkpoint: Checkpoint,
+    *,
+    dtype: DType | None,
+    max_seq_len: int | None,
+    max_batch: int,
+    prefill_chunk: int,
+    max_deferred: int,
+    targets: tuple[str, ...],
+    self_test: bool | None,
+) -> ExportOptions:
+    """Fill in what was left open; raises `ExportError` for what the checkpoint cannot do.
+
+    By default engines compute in bfloat16 where the weights are stored so, else in float16.
+    """
+    positions = checkpoint.spec.backbone.max_position_embeddings
+    if max_seq_len is None:
+        max_seq_len = min(positions, _DEFAULT_MAX_SEQ_LEN)
+    if max_seq_len > positions:
+        raise ExportError(
+            f"sequences of {max_seq_len} tokens (--max-seq-len)",
+            f"the checkpoint knows {positions} positions (max_position_embeddings)",
+            f"ask for {positions} or less",
+        )
+    sizes = {
+        "--max-seq-len": max_seq_len,
+        "--max-batch": max_batch,
+        "--prefill-chunk": prefill_chunk,
+        "--max-deferred": max_deferred,
+    }
+    for flag, value in sizes.items():
+        if value < 1:
+            raise ExportError(f"{flag} {value}", "it must be at least 1", f"give a larger {flag}")
+    for target in targets:
+        find_target(target)
+    limits = Limits(
+        max_seq_len=max_seq_len,
+        max_batch=max_batch,
+        prefill_chunk=min(prefill_chunk, max_seq_len),
+        max_deferred=min(max_deferred, max_seq_len),
+    )
+    if self_test is None:
+        num_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+        self_test = num_bytes <= _SELF_TEST_MAX_BYTES
+    return ExportOptions(
+        dtype=dtype or ("bfloat16" if checkpoint.stored_dtype == "bfloat16" else "float16"),
+        limits=limits,
+        # One position of padding at least, and rows that start on 16-byte boundaries.
+        capacity=(max_seq_len + 8) // 8 * 8,
+        targets=targets,
+        self_test=self_test,
+    )

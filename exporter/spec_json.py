@@ -1,0 +1,26 @@
+"""A `DecoderSpec` as plain data, for manifests and reports."""
+
+from dataclasses import asdict
+
+from quatrain.exporter.spec import DecoderSpec, LinearRopeScaling, RopeScaling
+
+__all__ = ["describe_spec"]
+
+
+def describe_spec(spec: DecoderSpec) -> dict[str, object]:
+    """Turn a spec into JSON-able data: axes a decoder lacks are None.
+
+    Rotary scaling carries transformers' `rope_type`, by which its kind can be told.
+    """
+    backbone: dict[str, object] = asdict(spec.backbone)
+    if spec.backbone.rope_scaling is not None:
+        backbone["rope_scaling"] = _describe_rope_scaling(spec.backbone.rope_scaling)
+    exits: dict[str, object] | None = None
+    if spec.exits is not None:
+        exits = asdict(spec.exits) | {"layers": list(spec.exits.layers)}
+    return {"backbone": backbone, "exits": exits}
+
+
+def _describe_rope_scaling(scaling: RopeScaling) -> dict[str, object]:
+    rope_type = "linear" if isinstance(scaling, LinearRopeScaling) else "llama3"
+    return {"rope_type": rope_type, **asdict(scaling)}

@@ -1,0 +1,1 @@
+"""`quatrain::ExitRouter`: the state an exit sees, and whether to leave there."""
