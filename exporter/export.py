@@ -22,7 +22,6 @@ from quatrain.exporter.graph_files import WEIGHTS_FOLDER, list_cache_layers, wri
 from quatrain.exporter.options import ExportOptions, settle_options
 from quatrain.exporter.plan import ExportPlan, make_plan
 from quatrain.exporter.progress import Progress, Stage
-
 from quatrain.exporter.spec import DType
 from quatrain.exporter.spec_json import describe_spec
 from quatrain.runtime.manifest import (

@@ -199,7 +199,7 @@ class Manifest(_Record, frozen=True, kw_only=True):
 
 
 def load_manifest(bundle: Path) -> Manifest:
-    """Read `bundle/manifest.json`; raises `BundleError` if it is missing, altered or inconsistent."""
+    """Read `bundle/manifest.json`; `BundleError` if it is missing, altered or inconsistent."""
     path = bundle / MANIFEST_NAME
     try:
         data = path.read_bytes()

@@ -1,7 +1,5 @@
 """Turn the model half of a Llama GGUF file (metadata and tensors) into Hugging Face terms."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

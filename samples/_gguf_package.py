@@ -1,7 +1,5 @@
 """Find the GGUF file that a Python package carries, without importing the package."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

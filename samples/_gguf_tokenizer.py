@@ -1,7 +1,5 @@
 """Rebuild a Hugging Face tokenizer from the vocabulary stored in a GGUF file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any

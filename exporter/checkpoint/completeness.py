@@ -86,7 +86,7 @@ def match_tensors(spec: DecoderSpec, stored: Tensors, source: str) -> MatchedTen
             unexpected,
             misshapen,
         )
-    for name in ties.keys() & present.keys():
+    for name in sorted(ties.keys() & present.keys()):
         _check_tie(present[name], present[ties[name]], source)
     return MatchedTensors(
         {name: present[name] for name in expected},

@@ -38,6 +38,8 @@ def exit_router_function(num_blocks: int, dtype: ir.DataType, opset_version: int
 def _route_exit(
     op: OpBuilder, inputs: list[ir.Value], num_blocks: int, dtype: ir.DataType
 ) -> list[ir.Value]:
+    # TensorRT inlines bodies, and wants node names that no other part of the graph has.
+    op.builder.push_module(EXIT_ROUTER.name)
     if dtype != ir.DataType.FLOAT:
         inputs = [op.Cast(value, to=ir.DataType.FLOAT) for value in inputs]
     hidden, norm_weight = inputs[:2]

@@ -1,0 +1,1 @@
+"""Operators of ours: the definition of each, its ONNX function body and its TensorRT plugin."""

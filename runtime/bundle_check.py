@@ -1,0 +1,120 @@
+"""Is a bundle what the exporter wrote? Sizes and hashes against the manifest.
+
+Opening a bundle must not read gigabytes, so unless asked for everything, files above
+`QUICK_BYTES` are held to their size, and linked weights (hard links to the checkpoint) to
+their size, modification time and header.
+"""
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from quatrain.runtime.errors import BundleError
+from quatrain.runtime.manifest import FileRecord, Link, Manifest
+
+__all__ = ["QUICK_BYTES", "verify_bundle"]
+
+QUICK_BYTES = 64 * 1024 * 1024
+
+_EXPORT_AGAIN = "export the checkpoint again, or restore the bundle from a copy"
+
+
+def verify_bundle(bundle: Path, manifest: Manifest, *, full: bool = False) -> None:
+    """Check every file the manifest records; the first that differs raises `BundleError`.
+
+    Args:
+        full: Hash all files whose hash was recorded, however large.
+    """
+    root = bundle.resolve()
+    for record in manifest.files:
+        path = bundle / record.path
+        try:
+            _check_file(path, root, record, full)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            raise BundleError(
+                f"the bundle file {path}",
+                f"{reason}; the manifest says {record.bytes} bytes",
+                _EXPORT_AGAIN,
+            ) from error
+
+
+def _check_file(path: Path, root: Path, record: FileRecord, full: bool) -> None:
+    status = _check_presence(path, root, record)
+    if full or record.link is None:
+        _check_hash(path, record, full)
+    if record.link is not None:
+        _check_link(path, record, record.link, status)
+
+
+def _check_presence(path: Path, root: Path, record: FileRecord) -> os.stat_result:
+    asked = f"the bundle file {path}"
+    real = path.resolve(strict=True)
+    status = real.stat()
+    if not real.is_relative_to(root):
+        raise BundleError(
+            asked,
+            f"a symbolic link that leaves the bundle, to {real}",
+            "put the file itself into the bundle",
+        )
+    if not stat.S_ISREG(status.st_mode):
+        raise BundleError(asked, "not a file", _EXPORT_AGAIN)
+    if status.st_size != record.bytes:
+        raise BundleError(
+            asked, f"{status.st_size} bytes; the manifest says {record.bytes}", _EXPORT_AGAIN
+        )
+    return status
+
+
+def _check_hash(path: Path, record: FileRecord, full: bool) -> None:
+    if record.sha256 is None or (record.bytes > QUICK_BYTES and not full):
+        return
+    found = _hash_file(path)
+    if found != record.sha256:
+        raise BundleError(
+            f"the bundle file {path}",
+            f"SHA-256 {found}; the manifest says {record.sha256}",
+            _EXPORT_AGAIN,
+        )
+
+
+def _check_link(path: Path, record: FileRecord, link: Link, status: os.stat_result) -> None:
+    asked = f"the linked weights {path}"
+    found = _hash_header(path, record.bytes)
+    if found != link.header_sha256:
+        raise BundleError(
+            asked,
+            f"a safetensors header with SHA-256 {found}; the manifest says {link.header_sha256}",
+            _EXPORT_AGAIN,
+        )
+    if status.st_mtime_ns == link.mtime_ns:
+        return
+    if record.sha256 is not None:  # touched or copied: the hash decides
+        _check_hash(path, record, full=True)
+        return
+    raise BundleError(
+        asked,
+        f"modified at {status.st_mtime_ns} ns; the manifest says {link.mtime_ns}",
+        "if the checkpoint changed, export it again; if only the bundle was copied, copy it with "
+        "its times (cp -a, rsync -a), or export with --weights copy or --hash-weights",
+    )
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hash_header(path: Path, num_bytes: int) -> str:
+    """SHA-256 of a safetensors header, its 8-byte little-endian length included."""
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < 8 or length > num_bytes - 8:
+            raise BundleError(
+                f"the linked weights {path}",
+                f"no safetensors header: it claims {length} bytes of a file of {num_bytes}",
+                _EXPORT_AGAIN,
+            )
+        return hashlib.sha256(prefix + file.read(length)).hexdigest()
