@@ -89,8 +89,8 @@ def _run_command(args: argparse.Namespace) -> int:
     console = Console(is_json=args.json)
     try:
         with console.recording():
-            args.run(args, console)
-        return 0
+            status: int = args.run(args, console)
+        return status
     except QuatrainError as error:
         return _fail(console, error.asked, error.found, error.fix)
     except ModuleNotFoundError as error:
@@ -127,7 +127,7 @@ class _ShowVersions(argparse.Action):
     """Prints our version and those of the runtimes that are installed."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, dest, nargs=0, help=help)
+        super().__init__(option_strings, argparse.SUPPRESS, 0, default=argparse.SUPPRESS, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version

@@ -146,7 +146,7 @@ def export_checkpoint(
 
                 make_self_test(bundle)
         if options.targets:
-            from quatrain.exporter.engine import build_engines
+            from quatrain.exporter.engine.engines import build_engines
 
             build_engines(bundle, options.targets, progress=progress)
         manifest = load_manifest(bundle)

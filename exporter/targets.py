@@ -33,7 +33,7 @@ class Target:
         return flavour in self.supported_flavours
 
     def support_note(self, flavour: Flavour) -> str | None:
-        """What a user who builds with an unsupported TensorRT must know; None where it is listed."""
+        """What to know before building with a TensorRT not supported there; else None."""
         if self.is_supported(flavour):
             return None
         return (

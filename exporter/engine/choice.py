@@ -8,7 +8,7 @@ from quatrain.exporter.errors import BuildError
 from quatrain.exporter.local_gpu import LocalGpus
 from quatrain.exporter.targets import Flavour, Target
 
-__all__ = ["MODULES", "BuilderChoice", "choose_builder", "find_installed_version", "pick_builder"]
+__all__ = ["MODULES", "BuilderChoice", "find_builder", "find_installed_version", "require_builder"]
 
 MODULES: dict[Flavour, str] = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 _DISTRIBUTIONS: dict[Flavour, tuple[str, ...]] = {
@@ -40,9 +40,7 @@ def find_installed_version(flavour: Flavour) -> str | None:
     return "unknown" if importlib.util.find_spec(MODULES[flavour]) else None
 
 
-def choose_builder(
-    target: Target, local: LocalGpus, flavour: Flavour | None = None
-) -> BuilderChoice:
+def find_builder(target: Target, local: LocalGpus, flavour: Flavour | None = None) -> BuilderChoice:
     """Choose what builds for `target` on this machine.
 
     TensorRT-RTX builds for any target without a GPU. Classic TensorRT builds only for the GPU it
@@ -58,9 +56,9 @@ def choose_builder(
     return BuilderChoice(None, reason, _suggest_fix(wanted, target))
 
 
-def pick_builder(target: Target, local: LocalGpus, flavour: Flavour | None = None) -> Flavour:
-    """As `choose_builder`; raises `BuildError` where nothing here can build for `target`."""
-    choice = choose_builder(target, local, flavour)
+def require_builder(target: Target, local: LocalGpus, flavour: Flavour | None = None) -> Flavour:
+    """As `find_builder`; raises `BuildError` where nothing here can build for `target`."""
+    choice = find_builder(target, local, flavour)
     if choice.flavour is None:
         raise BuildError(f"an engine for {target.name}", choice.problem or "", choice.fix or "")
     return choice.flavour

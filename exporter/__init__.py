@@ -1,0 +1,62 @@
+"""Turns checkpoints into bundles: ONNX graphs, weights and TensorRT engines.
+
+Names are imported on first use, so that importing this loads none of the heavy packages.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
+    from quatrain.exporter.doctor import DoctorReport, examine_machine
+    from quatrain.exporter.engine.engines import build_engines
+    from quatrain.exporter.errors import BuildError, CheckpointError, ExportError, SpecError
+    from quatrain.exporter.export import ExportReport, export_checkpoint, plan_export
+    from quatrain.exporter.inspection import Inspection, inspect_checkpoint
+    from quatrain.exporter.plan import ExportPlan
+    from quatrain.exporter.progress import Progress
+    from quatrain.exporter.spec import DecoderSpec
+    from quatrain.exporter.targets import TARGETS, Target, find_target
+
+__all__ = [
+    "TARGETS",
+    "BuildError",
+    "Checkpoint",
+    "CheckpointError",
+    "DecoderSpec",
+    "DoctorReport",
+    "ExportError",
+    "ExportPlan",
+    "ExportReport",
+    "Inspection",
+    "Progress",
+    "SpecError",
+    "Target",
+    "build_engines",
+    "examine_machine",
+    "export_checkpoint",
+    "find_target",
+    "inspect_checkpoint",
+    "open_checkpoint",
+    "plan_export",
+]
+
+_MODULES = {
+    "checkpoint": ("Checkpoint", "open_checkpoint"),
+    "doctor": ("DoctorReport", "examine_machine"),
+    "engine.engines": ("build_engines",),
+    "errors": ("BuildError", "CheckpointError", "ExportError", "SpecError"),
+    "export": ("ExportReport", "export_checkpoint", "plan_export"),
+    "inspection": ("Inspection", "inspect_checkpoint"),
+    "plan": ("ExportPlan",),
+    "progress": ("Progress",),
+    "spec": ("DecoderSpec",),
+    "targets": ("TARGETS", "Target", "find_target"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"quatrain.exporter.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

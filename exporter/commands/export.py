@@ -1,0 +1,126 @@
+"""`quatrain export`: a checkpoint becomes a bundle."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.stage_table import make_stage_table
+from quatrain.exporter.commands.table import format_bytes, format_facts
+from quatrain.exporter.commands.target_flag import add_target_flag
+
+if TYPE_CHECKING:
+    from quatrain.exporter.export import ExportReport
+    from quatrain.exporter.plan import ExportPlan
+
+__all__ = ["configure_parser", "run"]
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of `export_checkpoint`."""
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="checkpoint folder")
+    parser.add_argument(
+        "-o", "--output", metavar="BUNDLE", type=Path, required=True, help="bundle to write"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "bfloat16", "float32"),
+        help="compute type of the engines (default: bfloat16 where the weights are stored so,"
+        " else float16); CPUs always compute in float32",
+    )
+    _add_limit_flags(parser.add_argument_group("limits"))
+    add_target_flag(parser, required=False)
+    parser.add_argument(
+        "--weights",
+        choices=("link", "copy"),
+        help="hard-link or copy the weight files (default: link where the file system allows)",
+    )
+    parser.add_argument(
+        "--hash-weights", action="store_true", help="record the SHA-256 of linked weights, too"
+    )
+    parser.add_argument(
+        "--self-test",
+        action=argparse.BooleanOptionalAction,
+        help="record the first greedy tokens, to hold devices to (default: up to 1 GiB of weights)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an older bundle")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be done, and write nothing"
+    )
+
+
+def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
+    for flag, default, text in (
+        ("--max-seq-len", None, "tokens a sequence may have (default: the model's, at most 4096)"),
+        ("--max-batch", 4, "sequences decoded together (default: 4)"),
+        ("--prefill-chunk", 512, "rows of a prompt run in one call (default: 512)"),
+        ("--max-deferred", 16, "rows an early exit may leave for later (default: 16)"),
+    ):
+        group.add_argument(flag, type=int, default=default, metavar="N", help=text)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Tell the settled plan, and carry it out unless it is a dry run."""
+    from quatrain.exporter.export import export_checkpoint, plan_export
+
+    plan = plan_export(
+        args.checkpoint,
+        dtype=args.dtype,
+        max_seq_len=args.max_seq_len,
+        max_batch=args.max_batch,
+        prefill_chunk=args.prefill_chunk,
+        max_deferred=args.max_deferred,
+        targets=args.targets,
+        self_test=args.self_test,
+    )
+    if args.dry_run:
+        console.set_document(plan)
+        console.show(_format_plan(plan))
+        return 0
+    console.say(_format_plan(plan))
+    report = export_checkpoint(
+        args.checkpoint,
+        args.output,
+        dtype=args.dtype,
+        max_seq_len=args.max_seq_len,
+        max_batch=args.max_batch,
+        prefill_chunk=args.prefill_chunk,
+        max_deferred=args.max_deferred,
+        targets=args.targets,
+        weights=args.weights,
+        hash_weights=args.hash_weights,
+        self_test=args.self_test,
+        overwrite=args.overwrite,
+        progress=console.make_progress(),
+    )
+    console.set_document(report)
+    console.show_table(make_stage_table(report.stages))
+    console.show(_describe_report(report))
+    return 0
+
+
+def _format_plan(plan: "ExportPlan") -> str:
+    return format_facts(
+        f"{plan.family} decoder, {plan.parameters:,} parameters",
+        {
+            "weights": format_bytes(plan.weight_bytes),
+            "on a CPU": f"{format_bytes(plan.cpu_weight_bytes)} in float32",
+            "dtype": plan.dtype,
+            "max_seq_len": str(plan.max_seq_len),
+            "max_batch": str(plan.max_batch),
+            "prefill_chunk": str(plan.prefill_chunk),
+            "max_deferred": str(plan.max_deferred),
+            "cache": f"{format_bytes(plan.kv_bytes_per_token)} a token,"
+            f" {format_bytes(plan.kv_bytes_at_limit)} at the limits",
+            "graphs": ", ".join(plan.graphs),
+            "engines": ", ".join(plan.targets) or "none (--target)",
+            "self-test": "yes" if plan.self_test else "no",
+        },
+    )
+
+
+def _describe_report(report: "ExportReport") -> str:
+    manifest = report.manifest
+    weights = "linked" if report.weights == "link" else "copied"
+    engines = f", {len(manifest.engines)} engines" if manifest.engines else ""
+    return f"{report.bundle}: {len(manifest.graphs)} graphs{engines}, weights {weights}"

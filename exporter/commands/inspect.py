@@ -1,0 +1,135 @@
+"""`quatrain inspect`: what a checkpoint or a bundle holds."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.engine_table import make_engine_table
+from quatrain.exporter.commands.table import Table, format_bytes, format_facts
+
+if TYPE_CHECKING:
+    from quatrain.exporter.inspection import Inspection
+    from quatrain.runtime.manifest import Manifest
+
+__all__ = ["configure_parser", "run"]
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument(
+        "path", metavar="CHECKPOINT|BUNDLE", type=Path, help="checkpoint or bundle folder"
+    )
+    parser.add_argument(
+        "--check-weights",
+        action="store_true",
+        help="read every weight: name those that are NaN or infinite (checkpoint), or compare"
+        " every file with its hash (bundle)",
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Show it; 1 where --check-weights found weights no model can run with."""
+    # A bundle has a manifest, and unlike some published checkpoints with a file of that name, no
+    # config.json.
+    names = ("manifest.json", "config.json")
+    has_manifest, has_config = ((args.path / name).exists() for name in names)
+    if has_manifest and not has_config:
+        return _inspect_bundle(args.path, args.check_weights, console)
+    return _inspect_checkpoint(args.path, args.check_weights, console)
+
+
+def _inspect_bundle(path: Path, check_weights: bool, console: Console) -> int:
+    from quatrain.runtime.bundle_check import verify_bundle
+    from quatrain.runtime.manifest import dump_manifest, load_manifest
+
+    manifest = load_manifest(path)
+    if check_weights:
+        verify_bundle(path, manifest, full=True)
+        console.say("every file is as the manifest says")
+    console.set_document(dump_manifest(manifest))
+    console.show(_format_manifest(path, manifest))
+    console.show_table(_make_graph_table(manifest))
+    if manifest.engines:
+        console.show_table(make_engine_table(manifest.engines))
+    return 0
+
+
+def _inspect_checkpoint(path: Path, check_weights: bool, console: Console) -> int:
+    from quatrain.exporter.inspection import inspect_checkpoint
+
+    progress = console.make_progress()
+    inspection = inspect_checkpoint(path, check_weights=check_weights, progress=progress)
+    console.set_document(inspection)
+    console.show(_format_inspection(inspection))
+    bad = inspection.bad_weights or []
+    for weight in bad:
+        console.show(f"  not finite: {weight.name}: {weight.num_nan} NaN, {weight.num_inf} Inf")
+    return 1 if bad else 0
+
+
+def _format_inspection(inspection: "Inspection") -> str:
+    dtypes = inspection.dtype_bytes.items()
+    facts = {
+        "model": _describe_backbone(inspection.spec),
+        "parameters": f"{inspection.num_parameters:,}",
+        "weights": ", ".join(f"{format_bytes(count)} {dtype}" for dtype, count in dtypes),
+        "cache": f"{format_bytes(inspection.kv_bytes_per_token)} a token in 16 bits",
+        "files": ", ".join(f"{f.name} ({format_bytes(f.bytes)})" for f in inspection.files),
+        "tokenizer": ", ".join(inspection.tokenizer_files) or "none: token ids only",
+        "BOS, EOS": f"{inspection.bos_token_id}, {_join(inspection.eos_token_ids)}",
+    }
+    if inspection.settings_file:
+        facts["settings"] = inspection.settings_file
+    if inspection.leftovers:
+        facts["left out"] = f"{len(inspection.leftovers)}: {_join(inspection.leftovers)}"
+    return format_facts(f"{inspection.folder}: {inspection.family} checkpoint", facts)
+
+
+def _format_manifest(path: Path, manifest: "Manifest") -> str:
+    limits, versions = manifest.limits, manifest.versions
+    facts = {
+        "model": _describe_backbone(manifest.spec),
+        "weights": f"stored in {manifest.stored_dtype}, engines compute in"
+        f" {manifest.deployment_dtype}, CPUs in float32",
+        "limits": f"max_seq_len {limits.max_seq_len}, max_batch {limits.max_batch},"
+        f" prefill_chunk {limits.prefill_chunk}, max_deferred {limits.max_deferred}",
+        "files": f"{len(manifest.files)}, {format_bytes(sum(f.bytes for f in manifest.files))}",
+        "tokenizer": manifest.tokenizer.path if manifest.tokenizer else "none: token ids only",
+        "EOS": _join(manifest.eos_token_ids),
+        "self-test": "recorded" if manifest.self_test else "none",
+        "written by": f"quatrain {versions.quatrain}, onnx {versions.onnx},"
+        f" onnxruntime {versions.onnxruntime}",
+    }
+    if manifest.exits:
+        facts["exits"] = f"after layers {_join(manifest.exits.layers)}"
+    return format_facts(f"{path}: {manifest.family} bundle", facts)
+
+
+def _make_graph_table(manifest: "Manifest") -> Table:
+    rows = [
+        (
+            graph.name,
+            graph.role,
+            str(sum(layer.graph == graph.name for layer in manifest.cache.layers)),
+            f"{graph.path} ({graph.dtype})",
+            f"{graph.deployment.path} ({graph.deployment.dtype})",
+        )
+        for graph in manifest.graphs
+    ]
+    columns = ("graph", "role", "layers", "for CPUs", "for engines")
+    return Table("Graphs", columns, rows, numeric=frozenset({"layers"}))
+
+
+def _describe_backbone(spec: dict[str, object]) -> str:
+    backbone = spec.get("backbone")
+    facts = backbone if isinstance(backbone, dict) else {}
+    return (
+        f"{facts.get('model_type')}, {facts.get('num_hidden_layers')} layers of"
+        f" {facts.get('hidden_size')}, vocabulary of {facts.get('vocab_size')}"
+    )
+
+
+def _join(items: list[int] | list[str]) -> str:
+    shown = ", ".join(map(str, items[:8]))
+    return f"{shown}, ..." if len(items) > 8 else shown or "none"

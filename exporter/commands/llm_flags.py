@@ -1,0 +1,48 @@
+"""The flags of every command that runs a bundle: those of `LLM`."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quatrain.runtime import LLM
+
+__all__ = ["add_backend_flags", "add_llm_flags", "open_llm"]
+
+
+def add_llm_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare BUNDLE and how to run it."""
+    parser.add_argument(
+        "bundle", metavar="BUNDLE", type=Path, help="folder `quatrain export` wrote"
+    )
+    group = add_backend_flags(parser)
+    group.add_argument(
+        "--max-deferred",
+        type=int,
+        metavar="N",
+        help="rows an early exit may leave for later (default: the bundle's limit)",
+    )
+
+
+def add_backend_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Declare what runs the graphs."""
+    group = parser.add_argument_group("running")
+    group.add_argument(
+        "--backend",
+        choices=("auto", "onnxruntime", "tensorrt"),
+        default="auto",
+        help="auto (the default) takes engines that fit the GPU here, else ONNX Runtime",
+    )
+    group.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default: ONNX Runtime's choice)"
+    )
+    return group
+
+
+def open_llm(args: argparse.Namespace) -> "LLM":
+    """Open the bundle as asked."""
+    from quatrain.runtime import LLM
+
+    return LLM(
+        args.bundle, backend=args.backend, threads=args.threads, max_deferred=args.max_deferred
+    )

@@ -1,0 +1,128 @@
+"""Turns one graph into engines: parse, check, build, check again."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quatrain.exporter.engine.callbacks import BuildControl
+from quatrain.exporter.engine.check import (
+    check_network,
+    check_plugins,
+    list_plugins,
+    parse_error,
+    unused_error,
+)
+from quatrain.exporter.engine.log import explain_failure, find_unused_inputs
+from quatrain.exporter.engine.network import Network
+from quatrain.exporter.engine.onnx_graph import OnnxGraph
+from quatrain.exporter.engine.profiles import plan_profiles
+from quatrain.exporter.engine.store import ENGINES_FOLDER, EngineFile, StagedEngine
+from quatrain.exporter.engine.tensorrt_adapter import TensorRT
+from quatrain.exporter.engine.worker import run_cancellable
+from quatrain.exporter.errors import BuildError
+from quatrain.exporter.progress import Progress, peak_rss_bytes
+from quatrain.exporter.targets import Flavour, Target
+from quatrain.runtime.manifest import Engine, Graph, Manifest, Profile
+
+__all__ = ["GraphBuild", "Job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to build every graph with, for which compute capability, and for whom."""
+
+    flavour: Flavour
+    sm: str
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBuild:
+    """Builds the engines of one graph of a bundle."""
+
+    trt: TensorRT
+    bundle: Path
+    manifest: Manifest
+    graph: Graph
+    onnx_graph: OnnxGraph
+    progress: Progress
+
+    def run(self, jobs: Sequence[Job], staging: Path) -> list[StagedEngine]:
+        """Parse once and build for each job; the network is freed on return."""
+        with self.progress.stage(f"parse {self.graph.name}"):
+            network = self._parse()
+        return [self._build(network, job, staging) for job in jobs]
+
+    def _parse(self) -> Network:
+        self.trt.log.clear()
+        check_plugins(self.trt, self.graph, self.onnx_graph)
+        network = self.trt.parse(self.bundle / self.graph.deployment.path)
+        if not isinstance(network, Network):
+            raise parse_error(self.trt, self.graph, network)
+        check_network(network, self.trt, self.graph, self.manifest, self.onnx_graph)
+        if self.graph.deployment.dtype == "float32":
+            network.make_attention_decomposable()
+        return network
+
+    def _build(self, network: Network, job: Job, staging: Path) -> StagedEngine:
+        name = f"{self.graph.name}.{job.flavour}-sm{job.sm.replace('.', '')}.engine"
+        file = EngineFile(staging / name)
+        profiles = plan_profiles(self.graph, self.manifest)
+        with self.progress.stage(f"build {self.graph.name} for SM {job.sm}") as stage:
+            start = time.perf_counter()
+            self._run_builder(network, job, profiles, file)
+            seconds = time.perf_counter() - start
+            stage.bytes = file.num_bytes
+        entries = [
+            Engine(
+                graph=self.graph.name,
+                target=target.name,
+                sm=job.sm,
+                flavour=job.flavour,
+                version=self.trt.version,
+                path=f"{ENGINES_FOLDER}/{name}",
+                bytes=file.num_bytes,
+                build_seconds=round(seconds, 3),
+                profiles=profiles,
+                plugins=list_plugins(network),
+                vendor_supported=target.is_supported(job.flavour),
+                note=target.support_note(job.flavour),
+            )
+            for target in job.targets
+        ]
+        return StagedEngine(file, entries)
+
+    def _run_builder(
+        self, network: Network, job: Job, profiles: list[Profile], file: EngineFile
+    ) -> None:
+        self.trt.log.clear()
+        sm = job.sm if job.flavour == "tensorrt-rtx" else None
+        control = BuildControl()
+        is_built = run_cancellable(
+            lambda: network.build(profiles, sm, file.write, control),
+            lambda: self._cancel(control),
+            lambda: self._say_alive(control),
+        )
+        unused = find_unused_inputs(self.trt.log.warnings)
+        if unused:
+            raise unused_error(self.graph, unused, self.onnx_graph)
+        if not is_built:
+            cause = explain_failure(self.trt.log)
+            raise BuildError(
+                f"build {self.graph.deployment.path} for SM {job.sm} "
+                f"with {self.trt.flavour} {self.trt.version}",
+                cause.found,
+                cause.fix,
+            )
+        if file.error is not None:
+            raise file.error
+
+    def _cancel(self, control: BuildControl) -> None:
+        # TensorRT looks up between its steps only; compiling a large graph is one.
+        control.cancel()
+        self.progress.say("  stopping: waiting for TensorRT to finish its step")
+
+    def _say_alive(self, control: BuildControl) -> None:
+        memory = peak_rss_bytes() / 1e6
+        self.progress.say(f"  still building ({control.phase}), peak memory {memory:,.0f} MB")

@@ -1,0 +1,60 @@
+"""The optimization profiles of a graph, from its symbolic shapes and the bundle's limits."""
+
+from collections.abc import Mapping
+
+from quatrain.exporter.errors import BuildError
+from quatrain.runtime.manifest import Graph, Manifest, Profile
+
+__all__ = ["plan_profiles"]
+
+# What a symbolic dimension can be: smallest, usual, largest.
+Range = tuple[int, int, int]
+
+
+def plan_profiles(graph: Graph, manifest: Manifest) -> list[Profile]:
+    """A `prefill` profile for many rows a call and a `decode` profile for few.
+
+    Raises `BuildError` for a dimension that is none of `batch`, `rows`, `length`, `outputs`.
+    """
+    limits, capacity = manifest.limits, manifest.cache.capacity
+    chunk = min(limits.prefill_chunk, capacity)
+    batch = (1, 1, limits.max_batch)
+    prefill = {
+        "batch": batch,
+        "rows": (1, chunk, chunk),
+        "length": (1, chunk, capacity),
+        # A prompt needs the logits of one row; only scoring a text needs them all.
+        "outputs": (1, 1, chunk),
+    }
+    decode = {
+        "batch": batch,
+        "rows": (1, 1, _count_decode_rows(graph, manifest)),
+        "length": (1, max(1, limits.max_seq_len // 2), capacity),
+        "outputs": (1, 1, 1),
+    }
+    return [
+        Profile(name="prefill", shapes=_make_shapes(graph, prefill)),
+        Profile(name="decode", shapes=_make_shapes(graph, decode)),
+    ]
+
+
+def _count_decode_rows(graph: Graph, manifest: Manifest) -> int:
+    """One, but behind an exit also the rows that were deferred there."""
+    segments = manifest.exits.segments if manifest.exits else []
+    if graph.name not in segments[1:]:
+        return 1
+    return min(manifest.limits.max_deferred + 1, manifest.cache.capacity)
+
+
+def _make_shapes(graph: Graph, ranges: Mapping[str, Range]) -> dict[str, list[list[int]]]:
+    shapes = {}
+    for tensor in graph.deployment.inputs:
+        dims = [(d, d, d) if isinstance(d, int) else ranges.get(d) for d in tensor.shape]
+        if None in dims:
+            raise BuildError(
+                f"profiles for {graph.deployment.path}",
+                f"input {tensor.name} has the shape {tensor.shape}",
+                f"a graph has no dimensions but numbers and {', '.join(ranges)}; export it again",
+            )
+        shapes[tensor.name] = [[dim[point] for dim in dims if dim] for point in range(3)]
+    return shapes

@@ -1,0 +1,69 @@
+"""The shapes an engine is built for, from symbolic dimensions and limits."""
+
+import msgspec
+import pytest
+from tests.exporter.engine.engine_bundle import write_bundle
+
+from quatrain.exporter.engine.profiles import plan_profiles
+from quatrain.exporter.errors import BuildError
+from quatrain.runtime.manifest import ExitLayout, Manifest, TensorInfo, load_manifest
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory) -> Manifest:
+    return load_manifest(write_bundle(tmp_path_factory.mktemp("profiles") / "bundle"))
+
+
+def plan(manifest: Manifest) -> dict[str, dict[str, list[list[int]]]]:
+    return {p.name: p.shapes for p in plan_profiles(manifest.graphs[0], manifest)}
+
+
+def with_limits(manifest: Manifest, **limits: int) -> Manifest:
+    return msgspec.structs.replace(
+        manifest, limits=msgspec.structs.replace(manifest.limits, **limits)
+    )
+
+
+def test_prefill_runs_a_chunk_and_may_want_all_its_logits(manifest):
+    shapes = plan(manifest)["prefill"]
+
+    assert shapes["input_ids"] == [[1, 1], [1, 16], [2, 16]]
+    assert shapes["attention_mask"] == [[1, 1, 1, 1], [1, 1, 16, 16], [2, 1, 16, 48]]
+    assert shapes["output_rows"] == [[1, 1], [1, 1], [2, 16]]
+    assert shapes["key_cache.0"] == [[1, 2, 48, 16], [1, 2, 48, 16], [2, 2, 48, 16]]
+
+
+def test_decode_runs_one_row(manifest):
+    shapes = plan(manifest)["decode"]
+
+    assert shapes["input_ids"] == [[1, 1], [1, 1], [2, 1]]
+    assert shapes["attention_mask"] == [[1, 1, 1, 1], [1, 1, 1, 16], [2, 1, 1, 48]]
+    assert shapes["output_rows"] == [[1, 1], [1, 1], [2, 1]]
+
+
+@pytest.mark.parametrize(("position", "rows"), [(0, 1), (1, 5), (2, 5)])
+def test_behind_an_exit_decode_also_runs_the_deferred_rows(manifest, position, rows):
+    segments = ["a", "b", "c"]
+    graph = msgspec.structs.replace(manifest.graphs[0], name=segments[position])
+    exits = ExitLayout(layers=[1, 2, 3], segments=segments, heads=["h", "h", "h"])
+    staged = msgspec.structs.replace(manifest, exits=exits)
+
+    decode = plan_profiles(graph, staged)[1]
+
+    assert decode.shapes["input_ids"][2] == [2, rows]
+    assert decode.shapes["output_rows"][2] == [2, 1]
+
+
+def test_no_more_rows_than_the_cache_holds(manifest):
+    shapes = plan(with_limits(manifest, prefill_chunk=512))["prefill"]
+
+    assert shapes["input_ids"] == [[1, 1], [1, 48], [2, 48]]
+
+
+def test_an_unknown_dimension_is_refused(manifest):
+    graph = manifest.graphs[0]
+    odd = TensorInfo(name="odd", dtype="int64", shape=["batch", "streams"])
+    deployment = msgspec.structs.replace(graph.deployment, inputs=[odd])
+
+    with pytest.raises(BuildError, match="odd"):
+        plan_profiles(msgspec.structs.replace(graph, deployment=deployment), manifest)
