@@ -31,6 +31,7 @@ _EXTRAS = {
     "onnx": "export",
     "onnx_ir": "export",
     "onnxscript": "export",
+    "ml_dtypes": "export",
     "yaml": "export",
     "polygraphy": "rtx",
     "tensorrt_rtx": "rtx",

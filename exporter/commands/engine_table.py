@@ -12,20 +12,22 @@ __all__ = ["make_engine_table"]
 
 
 def make_engine_table(engines: "Sequence[Engine]") -> Table:
-    """One row an engine, and below it what its vendor does not support."""
+    """One row an engine file, for all its targets; below, what their vendor does not support."""
+    files: dict[str, list[Engine]] = {}
+    for engine in engines:
+        files.setdefault(engine.path, []).append(engine)
     rows = [
         (
-            engine.target,
-            engine.graph,
-            engine.sm,
-            f"{engine.flavour} {engine.version}",
-            format_bytes(engine.bytes),
-            f"{engine.build_seconds:.1f}",
-            ", ".join(engine.plugins) or "-",
-            engine.path,
+            shared[0].graph,
+            ", ".join(engine.target for engine in shared),
+            shared[0].sm,
+            f"{shared[0].flavour} {shared[0].version}",
+            format_bytes(shared[0].bytes),
+            f"{shared[0].build_seconds:.1f}",
+            ", ".join(shared[0].plugins) or "-",
         )
-        for engine in engines
+        for shared in files.values()
     ]
-    columns = ("target", "graph", "SM", "TensorRT", "size", "seconds", "plugins", "file")
+    columns = ("graph", "targets", "SM", "TensorRT", "size", "seconds", "plugins")
     notes = tuple(dict.fromkeys(f"{e.target}: {e.note}" for e in engines if e.note))
     return Table("Engines", columns, rows, numeric=frozenset({"size", "seconds"}), notes=notes)

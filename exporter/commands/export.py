@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.engine_table import make_engine_table
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.table import format_bytes, format_facts
 from quatrain.exporter.commands.target_flag import add_target_flag
@@ -95,6 +96,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     )
     console.set_document(report)
     console.show_table(make_stage_table(report.stages))
+    if report.manifest.engines:
+        console.show_table(make_engine_table(report.manifest.engines))
     console.show(_describe_report(report))
     return 0
 

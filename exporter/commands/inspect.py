@@ -112,8 +112,8 @@ def _make_graph_table(manifest: "Manifest") -> Table:
             graph.name,
             graph.role,
             str(sum(layer.graph == graph.name for layer in manifest.cache.layers)),
-            f"{graph.path} ({graph.dtype})",
-            f"{graph.deployment.path} ({graph.deployment.dtype})",
+            graph.path,
+            graph.deployment.path,
         )
         for graph in manifest.graphs
     ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Literal
 
 __all__ = ["Table", "format_bytes", "format_facts"]
 
@@ -42,7 +43,8 @@ class Table:
 
         table = RichTable(title=self.title, title_justify="left", box=SIMPLE_HEAD)
         for column in self.columns:
-            table.add_column(column, justify="right" if column in self.numeric else "left")
+            justify: Literal["left", "right"] = "right" if column in self.numeric else "left"
+            table.add_column(column, justify=justify, overflow="fold")
         for row in self.rows:
             table.add_row(*(Text(cell) for cell in row))
         console = Console()

@@ -15,7 +15,8 @@ class StepOutput:
     """What follows the last token fed to each batch row.
 
     `logits` is float32 [B, V], of the exit taken where there are exits; `exits` int64 [B] is that
-    exit's index, or None for a model without exits. Rows fed nothing hold no meaning.
+    exit's index (the final head has the last), or None for a model without exits. Rows fed
+    nothing hold no meaning. The decoder reuses the memory of `logits` in its next `feed`.
     """
 
     logits: NDArray[np.float32]
@@ -34,7 +35,11 @@ class Decoder(Protocol):
         """Append tokens to each batch row (none: the row stays idle) and look at its last one.
 
         Long runs are cut into chunks. A row may be fed any number of tokens at any time, so a
-        prompt, a generated token and the next turn of a conversation are all this call.
+        prompt, a generated token and the next turn of a conversation are all this call. Each row
+        gives what it would give alone.
+
+        Raises `RequestError`, with nothing changed, for an id outside the vocabulary, a row that
+        would outgrow max_seq_len, or another number of rows than the batch has.
         """
         ...
 

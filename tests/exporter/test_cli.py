@@ -403,3 +403,41 @@ def test_doctor_tests_a_bundle(
     path.write_bytes(data)
     assert main(["doctor", str(bundle)]) == 1
     assert "SHA-256" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_build_adds_engines(
+    nvium_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(nvium_bundle, bundle)
+    assert main(["build", str(bundle), "--target", "a6000", "rtx3090", "--json"]) == 0
+    captured = capsys.readouterr()
+    engines = json.loads(captured.out)["engines"]
+    graphs = {graph.name for graph in load_manifest(bundle).graphs}
+    assert {(e["graph"], e["target"], e["sm"]) for e in engines} == {
+        (graph, target, "8.6") for graph in graphs for target in ("a6000", "rtx3090")
+    }
+    assert "peak memory" in captured.err
+    assert main(["inspect", str(bundle)]) == 0
+    assert "rtx3090" in capsys.readouterr().out
+
+
+def run_on_a_device(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run quatrain as installed without extras: none of their packages can be imported."""
+    absent = ("onnx", "onnx_ir", "onnxscript", "yaml", "rich", "ml_dtypes", "tensorrt_rtx", "torch")
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+    code += "from quatrain.exporter.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_device_needs_no_extras(nvium_bundle: Path, nvium_checkpoint: Path) -> None:
+    generate = ["generate", nvium_bundle, "--prompt-ids", "1,2,3", "--max-tokens", "2"]
+    for words in (generate, ["inspect", nvium_bundle], ["doctor", nvium_bundle]):
+        run = run_on_a_device(*words)
+        assert run.returncode == 0, run.stderr
+    run = run_on_a_device("inspect", nvium_checkpoint)
+    assert run.returncode == 1
+    assert "pip install 'quatrain[export]'" in run.stderr

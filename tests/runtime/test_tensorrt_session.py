@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.fake_tensorrt import FakeDevice, FakeEngine
 
 from quatrain.exporter import build_engines
-from quatrain.exporter.engine_profiles import plan_profiles
+from quatrain.exporter.engine.profiles import plan_profiles
 from quatrain.exporter.targets import TARGETS
 from quatrain.runtime import tensorrt_session
 from quatrain.runtime.cuda_device import CudaDevice, DeviceMemory

@@ -1,0 +1,103 @@
+"""Static key/value caches: allocated once as zeros, then written in place by every call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quatrain.runtime.errors import RequestError
+from quatrain.runtime.manifest import CacheLayout
+
+__all__ = ["CacheTensor", "HostMemory", "KVCache", "MemoryBlock", "allocate_cache", "allocate_host"]
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+ALIGNMENT = 64  # a cache line, and the widest vector register
+
+
+class MemoryBlock(Protocol):
+    """Zeroed memory of the host or of a device, freed with this object."""
+
+    @property
+    def address(self) -> int:
+        """Where it begins, on the device it belongs to."""
+        ...
+
+
+class HostMemory:
+    """Zeroed host memory; the system hands out its pages when they are first written."""
+
+    def __init__(self, num_bytes: int) -> None:
+        block = np.zeros(num_bytes + ALIGNMENT, np.uint8)
+        offset = -block.ctypes.data % ALIGNMENT
+        self.bytes: NDArray[np.uint8] = block[offset : offset + num_bytes]
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return self.bytes.ctypes.data
+
+
+def allocate_host(num_bytes: int) -> MemoryBlock:
+    """Zeroed, aligned host memory."""
+    return HostMemory(num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """The keys or the values of one layer: `[batch, num_heads, capacity, head_dim]`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, int, int, int]
+    block: MemoryBlock
+
+    @property
+    def array(self) -> NDArray[np.float32]:
+        """The cache itself, for a float32 cache in host memory; a `TypeError` for any other."""
+        if not isinstance(self.block, HostMemory) or self.dtype != "float32":
+            raise TypeError(f"{self.name} is {self.dtype} in {type(self.block).__name__}")
+        return self.block.bytes.view(np.float32).reshape(self.shape)
+
+
+class KVCache:
+    """The caches of all layers of a batch, by the name of the graph input they are bound to.
+
+    They begin as zeros: padding and masked positions are read, and 0 * NaN would be NaN. They
+    never need clearing, since a mask hides whatever lies behind a row's live length.
+    """
+
+    def __init__(self, batch_size: int, capacity: int, tensors: dict[str, CacheTensor]) -> None:
+        self.batch_size = batch_size
+        self.capacity = capacity
+        self.tensors = tensors
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes set aside, touched or not."""
+        shapes = ((tensor.shape, tensor.dtype) for tensor in self.tensors.values())
+        return sum(int(np.prod(shape)) * ITEM_BYTES[dtype] for shape, dtype in shapes)
+
+
+def allocate_cache(
+    layout: CacheLayout,
+    batch_size: int,
+    dtype: str,
+    allocate: Callable[[int], MemoryBlock] = allocate_host,
+) -> KVCache:
+    """Caches for `batch_size` sequences; raises `RequestError` if memory does not suffice."""
+    tensors = {}
+    for layer in layout.layers:
+        shape = (batch_size, layer.num_heads, layout.capacity, layer.head_dim)
+        for name in (f"key_cache.{layer.layer}", f"value_cache.{layer.layer}"):
+            num_bytes = int(np.prod(shape)) * ITEM_BYTES[dtype]
+            try:
+                tensors[name] = CacheTensor(name, dtype, shape, allocate(num_bytes))
+            except MemoryError as error:
+                raise RequestError(
+                    f"a cache for {batch_size} sequences of {layout.capacity} positions",
+                    f"no memory for {name} ({num_bytes} bytes)",
+                    "use a smaller batch, or export with a smaller --max-seq-len",
+                ) from error
+    return KVCache(batch_size, layout.capacity, tensors)

@@ -1,0 +1,193 @@
+"""ONNX Runtime on the CPU: buffers bound once by address, caches updated in place."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
+from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession, IOBinding
+
+from quatrain.runtime.errors import BundleError
+from quatrain.runtime.kv_cache import CacheTensor, KVCache
+from quatrain.runtime.manifest import Graph, TensorInfo
+from quatrain.runtime.session import Arrays, BoundGraph, Sizes, resolve_shape
+
+__all__ = ["OnnxRuntimeSession", "open_session"]
+
+_Bind = Callable[[str, str, int, type[np.generic], tuple[int, ...], int], None]
+
+MAX_CALLS = 32
+DTYPES = {"tensor(int64)": "int64", "tensor(bool)": "bool", "tensor(float)": "float32"}
+LOAD_ERRORS = (
+    ort.Fail,
+    ort.InvalidArgument,
+    ort.InvalidGraph,
+    ort.InvalidProtobuf,
+    ort.NoSuchFile,
+    ort.NotImplemented,
+    ort.RuntimeException,
+)
+
+
+class OnnxRuntimeSession:
+    """One fp32 graph in ONNX Runtime."""
+
+    def __init__(self, session: InferenceSession, graph: Graph) -> None:
+        self.inputs = graph.inputs
+        self.outputs = graph.outputs
+        self.busy_seconds = 0.0
+        self._backend: InferenceSession | None = session
+
+    @property
+    def backend(self) -> InferenceSession:
+        """ONNX Runtime's session; a `RuntimeError` once this one is closed."""
+        if self._backend is None:
+            raise RuntimeError("this model is closed")
+        return self._backend
+
+    def bind(self, cache: KVCache | None = None) -> BoundGraph:
+        """Tie the graph to a cache (None: it has no caches)."""
+        return _BoundGraph(self, cache)
+
+    def close(self) -> None:
+        """Free the weights, as soon as no bound graph holds them any more."""
+        self._backend = None
+
+
+class _Buffer:
+    """An input or output in host memory that only grows, bound by its address."""
+
+    def __init__(self, info: TensorInfo, bind: _Bind) -> None:
+        self._info = info
+        self._bind = bind
+        self._flat: NDArray[np.generic] = np.zeros(0, info.dtype)
+        self._address = 0
+        self.array = self._flat
+
+    def resize(self, sizes: Sizes) -> None:
+        """Give `array` its shape at these sizes, and bind it again if that changed."""
+        shape = resolve_shape(self._info.shape, sizes)
+        if shape == self.array.shape:
+            return
+        count = math.prod(shape)
+        if count > self._flat.size:
+            self._flat = np.zeros(count, self._flat.dtype)
+            self._address = self._flat.ctypes.data
+        self.array = self._flat[:count].reshape(shape)
+        self._bind(self._info.name, "cpu", 0, self._flat.dtype.type, shape, self._address)
+
+
+class _Call:
+    """The binding of calls that agree in all sizes but the live length, and their buffers."""
+
+    def __init__(self, session: OnnxRuntimeSession, caches: Mapping[str, CacheTensor]) -> None:
+        self.binding = session.backend.io_binding()
+        self.sizes: Sizes | None = None
+        self._inputs = _bind_tensors(session.inputs, caches, self.binding.bind_input)
+        # The same memory bound as input and as output: TensorScatter then writes it in place.
+        updated = {f"updated_{name}": tensor for name, tensor in caches.items()}
+        self._outputs = _bind_tensors(session.outputs, updated, self.binding.bind_output)
+        self.inputs: Arrays = {}
+        self.outputs: Arrays = {}
+
+    def resize(self, sizes: Sizes) -> None:
+        """Give every buffer its shape at these sizes."""
+        for buffers, arrays in ((self._inputs, self.inputs), (self._outputs, self.outputs)):
+            for name, buffer in buffers.items():
+                buffer.resize(sizes)
+                arrays[name] = buffer.array
+        self.sizes = sizes
+
+
+class _BoundGraph:
+    """A graph tied to one cache; see `BoundGraph`."""
+
+    def __init__(self, session: OnnxRuntimeSession, cache: KVCache | None) -> None:
+        self._session = session
+        self._run: Callable[[IOBinding], None] = session.backend.run_with_iobinding
+        self._caches = cache.tensors if cache else {}
+        # Binding a buffer takes microseconds, and decoding goes to and fro between a few numbers
+        # of rows: what was bound for each stays bound.
+        self._calls: dict[tuple[int, int, int], _Call] = {}
+        self._call: _Call | None = None
+
+    def prepare(self, sizes: Sizes) -> Arrays:
+        """The input buffers at these sizes."""
+        call = self._call
+        if call is None or call.sizes != sizes:
+            key = (sizes.batch, sizes.rows, sizes.outputs)
+            call = self._calls.get(key)
+            if call is None:
+                if len(self._calls) == MAX_CALLS:
+                    del self._calls[next(iter(self._calls))]
+                call = self._calls[key] = _Call(self._session, self._caches)
+            if call.sizes != sizes:
+                call.resize(sizes)
+            self._call = call
+        return call.inputs
+
+    def execute(self) -> Arrays:
+        """Run the graph; its output buffers."""
+        assert self._call is not None
+        start = perf_counter()
+        self._run(self._call.binding)
+        self._session.busy_seconds += perf_counter() - start
+        return self._call.outputs
+
+
+def open_session(bundle: Path, graph: Graph, threads: int | None) -> OnnxRuntimeSession:
+    """Load a graph of the bundle; raises `BundleError` if it is missing, altered or unsupported."""
+    path = bundle / graph.path
+    try:
+        session = InferenceSession(
+            path, _session_options(threads), providers=["CPUExecutionProvider"]
+        )
+    except LOAD_ERRORS as error:
+        raise BundleError(
+            f"load {path} in ONNX Runtime {ort.get_version_string()}",
+            str(error).strip(),
+            "export the checkpoint again; if the message names an operator, update onnxruntime",
+        ) from error
+    problem = _find_mismatch(graph.inputs, session.get_inputs())
+    problem = problem or _find_mismatch(graph.outputs, session.get_outputs())
+    if problem:
+        raise BundleError(
+            f"load {path}",
+            f"the graph is not the one its manifest describes: {problem}",
+            "export the checkpoint again",
+        )
+    return OnnxRuntimeSession(session, graph)
+
+
+def _bind_tensors(
+    infos: Sequence[TensorInfo], caches: Mapping[str, CacheTensor], bind: _Bind
+) -> dict[str, _Buffer]:
+    """Bind the caches among these tensors; a buffer for each of the others."""
+    buffers = {}
+    for info in infos:
+        if info.name in caches:
+            cache = caches[info.name]
+            bind(info.name, "cpu", 0, np.float32, cache.shape, cache.block.address)
+        else:
+            buffers[info.name] = _Buffer(info, bind)
+    return buffers
+
+
+def _session_options(threads: int | None) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    return options
+
+
+def _find_mismatch(wanted: list[TensorInfo], found: Sequence[ort.NodeArg]) -> str | None:
+    """Where the manifest's tensors and the graph's differ in name, type or shape."""
+    expected = {info.name: (info.dtype, list(info.shape)) for info in wanted}
+    actual = {arg.name: (DTYPES.get(arg.type, arg.type), list(arg.shape)) for arg in found}
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
+            return f"{name} should be {expected.get(name)} and is {actual.get(name)}"
+    return None

@@ -1,0 +1,119 @@
+"""Who may import what: the folders, the heavy packages, and what an import costs."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("exporter", "plugins", "runtime")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+OURS = {
+    "exporter": {"exporter", "plugins", "runtime"},
+    "plugins": {"plugins"},
+    "runtime": {"runtime"},
+}
+
+# A heavy package and the files that may import it (nobody else, not even inside a function).
+HEAVY = {
+    "cuda": ("runtime/tensorrt_session.py",),
+    "onnx": ("exporter/*",),
+    "onnx_ir": ("exporter/*", "plugins/*/body.py"),
+    "onnxruntime": ("runtime/onnxruntime_session.py",),
+    "onnxscript": ("exporter/*", "plugins/*/body.py"),
+    "polygraphy": ("exporter/engine/tensorrt_adapter.py",),
+    "rich": ("exporter/commands/table.py",),
+    "safetensors": (),
+    "tensorrt": ("exporter/engine/tensorrt_adapter.py", "runtime/tensorrt_session.py"),
+    "tensorrt_rtx": ("exporter/engine/tensorrt_adapter.py", "runtime/tensorrt_session.py"),
+    "torch": (),
+    "transformers": (),
+    "triton": ("plugins/*/kernel.py",),
+    "yaml": ("exporter/checkpoint/*",),
+}
+
+# What a device has: the runtime runs with these, and imports nothing else but its two backends.
+DEVICE_PACKAGES = {"msgspec", "numpy", "tokenizers"}
+BACKENDS = {"cuda", "onnxruntime", "tensorrt", "tensorrt_rtx"}
+
+# What must not be loaded by importing a package, by the package.
+LIGHT = {
+    "quatrain.plugins": {"numpy", "onnx", "onnx_ir", "onnxscript"},
+    "quatrain.runtime": {"onnx", "onnx_ir", "onnxscript", "onnxruntime"},
+    "quatrain.exporter": {"numpy", "onnx", "onnx_ir", "onnxscript", "onnxruntime"},
+    "quatrain.exporter.cli": {"numpy", "msgspec", "tokenizers", "onnx", "onnxruntime", "rich"},
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), name_of(path))
+
+
+def iter_imports(tree: ast.Module) -> Iterator[str]:
+    """Every module imported anywhere in the file, `importlib.import_module` of a literal too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and "import_module" in ast.dump(node.func):
+            yield from (a.value for a in node.args if isinstance(a, ast.Constant))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_imports_only_what_its_folder_may(path: Path) -> None:
+    allowed = OURS[path.relative_to(ROOT).parts[0]]
+    for name in iter_imports(parse(path)):
+        top, _, rest = name.partition(".")
+        assert top not in FOLDERS, f"import quatrain.{top}, not {top}"
+        if top == "quatrain":
+            assert rest.partition(".")[0] in allowed, name
+        elif top in HEAVY:
+            assert any(fnmatch(name_of(path), pattern) for pattern in HEAVY[top]), name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "runtime").rglob("*.py")), ids=name_of)
+def test_the_runtime_needs_only_what_a_device_has(path: Path) -> None:
+    for name in iter_imports(parse(path)):
+        top = name.partition(".")[0]
+        assert top in {"quatrain", *DEVICE_PACKAGES, *BACKENDS, *sys.stdlib_module_names}, name
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_an_init_holds_only_docstring_imports_and_names(path: Path) -> None:
+    if path.name != "__init__.py":
+        return
+    lazy = path.parent.name == "exporter"  # it imports on first use: a table and one function
+    kinds = (ast.Expr, ast.Import, ast.ImportFrom, ast.Assign)
+    for node in parse(path).body:
+        assert isinstance(node, (*kinds, ast.If, ast.FunctionDef) if lazy else kinds)
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_importing_a_package_is_light(module: str) -> None:
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    always = {"cuda", "polygraphy", "tensorrt", "tensorrt_rtx", "torch", "transformers", "yaml"}
+    assert not set(run.stdout.split()) & (LIGHT[module] | always)
+
+
+def test_every_exporter_name_can_be_imported() -> None:
+    import quatrain.exporter
+
+    for name in quatrain.exporter.__all__:
+        assert getattr(quatrain.exporter, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = quatrain.exporter.nothing  # type: ignore[attr-defined]
