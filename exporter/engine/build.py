@@ -13,7 +13,11 @@ from quatrain.exporter.engine.check import (
     parse_error,
     unused_error,
 )
-from quatrain.exporter.engine.log import explain_failure, find_unused_inputs
+from quatrain.exporter.engine.log import (
+    explain_failure,
+    find_unused_inputs,
+    lacks_attention_kernel,
+)
 from quatrain.exporter.engine.network import Network
 from quatrain.exporter.engine.onnx_graph import OnnxGraph
 from quatrain.exporter.engine.profiles import plan_profiles
@@ -26,6 +30,9 @@ from quatrain.exporter.targets import Flavour, Target
 from quatrain.runtime.manifest import Engine, Graph, Manifest, Profile
 
 __all__ = ["GraphBuild", "Job"]
+
+
+_DECOMPOSED = "TensorRT has no fused attention for these heads: single operations take its place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +68,6 @@ class GraphBuild:
         if not isinstance(network, Network):
             raise parse_error(self.trt, self.graph, network)
         check_network(network, self.trt, self.graph, self.manifest, self.onnx_graph)
-        if self.graph.deployment.dtype == "float32":
-            network.make_attention_decomposable()
         return network
 
     def _build(self, network: Network, job: Job, staging: Path) -> StagedEngine:
@@ -87,7 +92,7 @@ class GraphBuild:
                 profiles=profiles,
                 plugins=list_plugins(network),
                 vendor_supported=target.is_supported(job.flavour),
-                note=target.support_note(job.flavour),
+                note=_join_notes(target.support_note(job.flavour), network),
             )
             for target in job.targets
         ]
@@ -96,14 +101,11 @@ class GraphBuild:
     def _run_builder(
         self, network: Network, job: Job, profiles: list[Profile], file: EngineFile
     ) -> None:
-        self.trt.log.clear()
-        sm = job.sm if job.flavour == "tensorrt-rtx" else None
-        control = BuildControl()
-        is_built = run_cancellable(
-            lambda: network.build(profiles, sm, file.write, control),
-            lambda: self._cancel(control),
-            lambda: self._say_alive(control),
-        )
+        is_built = self._try_builder(network, job, profiles, file)
+        if not is_built and lacks_attention_kernel(self.trt.log) and not file.num_bytes:
+            self.progress.say(f"  {_DECOMPOSED}; building again")
+            network.make_attention_decomposable()
+            is_built = self._try_builder(network, job, profiles, file)
         unused = find_unused_inputs(self.trt.log.warnings)
         if unused:
             raise unused_error(self.graph, unused, self.onnx_graph)
@@ -118,6 +120,18 @@ class GraphBuild:
         if file.error is not None:
             raise file.error
 
+    def _try_builder(
+        self, network: Network, job: Job, profiles: list[Profile], file: EngineFile
+    ) -> bool:
+        self.trt.log.clear()
+        sm = job.sm if job.flavour == "tensorrt-rtx" else None
+        control = BuildControl()
+        return run_cancellable(
+            lambda: network.build(profiles, sm, file.write, control),
+            lambda: self._cancel(control),
+            lambda: self._say_alive(control),
+        )
+
     def _cancel(self, control: BuildControl) -> None:
         # TensorRT looks up between its steps only; compiling a large graph is one.
         control.cancel()
@@ -126,3 +140,8 @@ class GraphBuild:
     def _say_alive(self, control: BuildControl) -> None:
         memory = peak_rss_bytes() / 1e6
         self.progress.say(f"  still building ({control.phase}), peak memory {memory:,.0f} MB")
+
+
+def _join_notes(support: str | None, network: Network) -> str | None:
+    decomposed = _DECOMPOSED if network.is_attention_decomposable else None
+    return "; ".join(note for note in (support, decomposed) if note) or None

@@ -10,7 +10,14 @@ from typing import Literal, TextIO
 
 from quatrain.exporter.errors import BuildError
 
-__all__ = ["NO_DRIVER", "BuildLog", "Explanation", "explain_failure", "find_unused_inputs"]
+__all__ = [
+    "NO_DRIVER",
+    "BuildLog",
+    "Explanation",
+    "explain_failure",
+    "find_unused_inputs",
+    "lacks_attention_kernel",
+]
 
 Severity = Literal["error", "warning", "info"]
 
@@ -20,6 +27,7 @@ _ALLOCATION = re.compile(
     r"|allocation (of .*)?failed|requested amount of .*memory",
     re.IGNORECASE,
 )
+_NO_ATTENTION_KERNEL = "Attention operation was not supported by a dedicated kernel"
 _NO_IMPLEMENTATION = "Could not find any implementation for node"
 # Every failure on a machine without a GPU ends with this one; it says nothing of the cause.
 NO_DRIVER = "cudaError 35"
@@ -82,6 +90,11 @@ def find_unused_inputs(warnings: list[str]) -> list[str]:
     return [match[1] for match in matches if match]
 
 
+def lacks_attention_kernel(log: BuildLog) -> bool:
+    """Whether a build failed for want of a fused attention kernel (float32; too few heads)."""
+    return any(_NO_ATTENTION_KERNEL in line for line in log.errors)
+
+
 def explain_failure(log: BuildLog) -> Explanation:
     """The cause of a failed build: what ran out, rather than the node it ran out at."""
     last = [line for line in log.errors if NO_DRIVER not in line][-1:]
@@ -98,7 +111,9 @@ def explain_failure(log: BuildLog) -> Explanation:
             "free memory, or export again with a smaller max_seq_len, max_batch or prefill_chunk",
         )
     return Explanation(
-        summary, "keep the whole log with log_file and report it; the ONNX graph named is the input"
+        summary,
+        "keep the whole log (`quatrain build BUNDLE --target T --log-file FILE`) and report it; "
+        "the ONNX graph named is the input",
     )
 
 

@@ -49,6 +49,7 @@ class Network:
         self._builder = builder
         self._network = network
         self._parser = parser  # owns the weights the network points to
+        self.is_attention_decomposable = False
 
     @property
     def inputs(self) -> list[TensorFacts]:
@@ -103,7 +104,8 @@ class Network:
         ]
 
     def make_attention_decomposable(self) -> None:
-        """Let attention fall apart where there is no fused kernel for it (float32 has none)."""
+        """Let attention fall apart into single operations where there is no fused kernel."""
+        self.is_attention_decomposable = True
         for layer in self._layers(self._trt.LayerType.ATTENTION_OUTPUT):
             layer.__class__ = self._trt.IAttentionOutputLayer
             layer.attention.decomposable = True

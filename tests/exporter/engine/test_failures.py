@@ -148,7 +148,7 @@ def test_a_graph_that_differs_from_the_manifest_is_an_error(bundle):
 
 
 def test_a_build_that_tensorrt_refuses_gives_its_reason(bundle, monkeypatch):
-    # float32 attention has no kernel of its own and is not told that it may fall apart.
+    # float32 attention has no kernel of its own, and here it may not fall apart.
     shutil.rmtree(bundle)
     write_bundle(bundle, TinyDecoder("float32", num_layers=1))
     monkeypatch.setattr(Network, "make_attention_decomposable", lambda self: None)
