@@ -1,5 +1,6 @@
 """Static key/value caches: allocated once as zeros, then written in place by every call."""
 
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +14,10 @@ from quatrain.runtime.manifest import CacheLayout
 __all__ = ["CacheTensor", "HostMemory", "KVCache", "MemoryBlock", "allocate_cache", "allocate_host"]
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-ALIGNMENT = 64  # a cache line, and the widest vector register
+# Where there is a choice, pages of this process alone: shared ones live in a file system.
+_PRIVATE = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+)
 
 
 class MemoryBlock(Protocol):
@@ -26,12 +30,15 @@ class MemoryBlock(Protocol):
 
 
 class HostMemory:
-    """Zeroed host memory; the system hands out its pages when they are first written."""
+    """Zeroed host memory; the system hands out its pages when they are first written.
+
+    It comes from the system directly: the allocator would give memory used before, and zeroing
+    that takes longer than a short prompt.
+    """
 
     def __init__(self, num_bytes: int) -> None:
-        block = np.zeros(num_bytes + ALIGNMENT, np.uint8)
-        offset = -block.ctypes.data % ALIGNMENT
-        self.bytes: NDArray[np.uint8] = block[offset : offset + num_bytes]
+        # Anonymous maps begin on a page, so any vector register is aligned; none is of size 0.
+        self.bytes = np.frombuffer(mmap.mmap(-1, max(num_bytes, 1), **_PRIVATE), np.uint8)
 
     @property
     def address(self) -> int:
