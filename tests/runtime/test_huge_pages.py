@@ -30,7 +30,9 @@ print(kilobytes)
 def test_new_memory_moves_to_huge_pages_and_keeps_its_contents():
     if not MODE.exists() or "[never]" in MODE.read_text():
         pytest.skip("this kernel gives no huge pages on request")
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
+    )
     # All but the ends, unless memory is so scattered that there are none: then none at all.
     kilobytes = int(done.stdout)
     if kilobytes == 0:

@@ -14,10 +14,19 @@ from samples.train.data import SHORT_PARAGRAPH, load_split
 from samples.train.evaluate import report_exits, route_argmax, score_text
 from samples.train.llama import DenseLlama, LlamaSettings
 from samples.train.nvium import NviumLlama, NviumSettings, chain_exit_probs, mean_depth, pull_even
+from samples.train.tokenizer import encode_text
 
 TINY = LlamaSettings(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=4)
-TINY_NVIUM = NviumSettings(early_layer_idx=(1, 3), router_intermediate_size=8)
+TINY_NVIUM = NviumSettings((1, 3), router_intermediate_size=8, pull_weight=2, compute_weight=0.3)
 CHECKPOINTS = ("topics-dense", "topics-nvium")
+COMMITTED = Path(__file__).parents[2] / "samples" / "checkpoints"
+
+
+def build_named(name: str) -> DenseLlama | NviumLlama:
+    settings = LlamaSettings()
+    if name == "topics-nvium":
+        return NviumLlama(settings, NviumSettings())
+    return DenseLlama(settings)
 
 
 def build_tiny() -> NviumLlama:
@@ -70,9 +79,9 @@ def test_loss_terms_follow_the_warmup() -> None:
     exits, nll = model.run_exits(*pair), -model.target_logprobs(*pair).mean()
     even = ((exits.conditional_probs - torch.tensor([1 / 3, 1 / 2])[:, None, None]) ** 2).mean()
     depth = (exits.exit_probs.mean(dim=(1, 2)) * torch.tensor([0.25, 0.75, 1.0])).sum()
-    warmup, weight = TINY_NVIUM.warmup_ratio, TINY_NVIUM.compute_weight
-    torch.testing.assert_close(model.compute_loss(*pair, warmup / 2), nll + even)
-    torch.testing.assert_close(model.compute_loss(*pair, warmup), nll + weight * depth)
+    warmup = TINY_NVIUM.warmup_ratio
+    torch.testing.assert_close(model.compute_loss(*pair, warmup / 2), nll + 2 * even)
+    torch.testing.assert_close(model.compute_loss(*pair, warmup), nll + 0.3 * depth)
 
 
 def test_even_routers_give_even_shares() -> None:
@@ -100,6 +109,20 @@ def test_score_counts_every_token_once() -> None:
     assert sum(report_exits(model, ids).mixture_shares) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("name", "perplexity"), [("topics-dense", 34.284), ("topics-nvium", 35.078)]
+)
+def test_committed_checkpoints_score_as_stated(name: str, perplexity: float) -> None:
+    folder, text = COMMITTED / name, (COMMITTED / "heldout.txt").read_text(encoding="utf-8")
+    model = build_named(name)
+    tensors = load_file(folder / "model.safetensors")
+    model.load_state_dict({key: value.float() for key, value in tensors.items()})
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = torch.tensor(encode_text(tokenizer, text))
+    score = score_text(model, ids, len(text.encode()))
+    assert score.perplexity == pytest.approx(perplexity, rel=1e-3)
+
+
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("checkpoints")
@@ -110,10 +133,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_smoke_run_saves_public_tensors(smoke: Path, name: str) -> None:
-    settings = LlamaSettings()
-    model = DenseLlama(settings)
-    if name == "topics-nvium":
-        model = NviumLlama(settings, NviumSettings())
+    model = build_named(name)
     tensors = load_file(smoke / name / "model.safetensors")
     expected = {key: value.shape for key, value in model.state_dict().items()}
     assert {key: value.shape for key, value in tensors.items()} == expected

@@ -1,0 +1,1 @@
+"""Trains the small sample models of quatrain on text that ships with Python."""

@@ -1,0 +1,120 @@
+"""Train the sample models: python -m samples.train --out samples/checkpoints."""
+
+import argparse
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from samples.train.data import load_split
+from samples.train.evaluate import ExitReport, TextScore, report_exits, score_text
+from samples.train.llama import LanguageModel, LlamaSettings
+from samples.train.loop import LoopSettings, train_model
+from samples.train.nvium import NviumLlama
+from samples.train.recipes import RECIPES, Recipe
+from samples.train.save import round_weights, save_checkpoint
+from samples.train.tokenizer import encode_documents, encode_text, train_tokenizer
+
+STEPS = 600
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m samples.train", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoints")
+    parser.add_argument("--steps", type=int, default=STEPS, help="optimizer steps per model")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads torch may use")
+    names = [recipe.name for recipe in RECIPES]
+    parser.add_argument("--only", choices=names, action="append", help="train just this model")
+    return parser.parse_args(arguments)
+
+
+def print_progress(step: int, loss: float, seconds: float) -> None:
+    """One line."""
+    print(f"  step {step:5d}  loss {loss:.3f}  {seconds:6.0f} s", flush=True)
+
+
+def train_recipe(
+    recipe: Recipe, llama: LlamaSettings, loop: LoopSettings, stream: Tensor
+) -> LanguageModel:
+    """Build from the seed, train, and leave the weights as they will be stored."""
+    torch.manual_seed(loop.seed)
+    model = recipe.build(llama)
+    count = sum(p.numel() for p in model.parameters())
+    print(f"{recipe.name}: {count} parameters, {loop.steps} steps", flush=True)
+    train_model(model, stream, loop, print_progress)
+    round_weights(model)
+    return model
+
+
+def write_recipe(
+    folder: Path,
+    recipe: Recipe,
+    model: LanguageModel,
+    llama: LlamaSettings,
+    loop: LoopSettings,
+    tokenizer: Tokenizer,
+) -> None:
+    """Save the common files and the recipe's own."""
+    save_checkpoint(folder, model, llama, tokenizer, recipe.architecture)
+    for name, text in recipe.extra_files(llama, loop).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def format_scores(scores: dict[str, TextScore]) -> str:
+    """A table of held-out numbers."""
+    rows = ["model    perplexity  bits/byte"]
+    for name, score in scores.items():
+        rows.append(f"{name:8} {score.perplexity:10.3f}  {score.bits_per_byte:9.4f}")
+    return "\n".join(rows)
+
+
+def format_exits(report: ExitReport) -> str:
+    """Where tokens leave, by the mixture's mean and by argmax routing."""
+
+    def format_row(name: str, values: tuple[float, ...]) -> str:
+        return f"{name:18}" + "".join(f"{value:8.3f}" for value in values)
+
+    return "\n".join(
+        (
+            format_row("share, mixture", report.mixture_shares),
+            format_row("share, argmax", report.argmax_shares),
+            format_row("head perplexity", report.head_perplexities),
+            f"mean depth: mixture {report.mixture_depth:.3f}, argmax {report.argmax_depth:.3f}",
+            f"perplexity with argmax routing: {report.argmax_perplexity:.3f}",
+        )
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train, score, save, print."""
+    options = parse_arguments(arguments)
+    torch.set_num_threads(options.threads)
+    llama, loop = LlamaSettings(), LoopSettings(steps=options.steps, seed=options.seed)
+    split = load_split()
+    tokenizer = train_tokenizer(split.documents, llama.vocab_size)
+    stream = torch.tensor(encode_documents(tokenizer, split.documents))
+    heldout = torch.tensor(encode_text(tokenizer, split.heldout))
+    num_bytes = len(split.heldout.encode())
+    print(f"{len(stream)} training tokens; {len(heldout)} held out in {num_bytes} bytes")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "heldout.txt").write_text(split.heldout, encoding="utf-8")
+    scores: dict[str, TextScore] = {}
+    for recipe in RECIPES:
+        if options.only and recipe.name not in options.only:
+            continue
+        model = train_recipe(recipe, llama, loop, stream)
+        scores[recipe.name] = score_text(model, heldout, num_bytes)
+        folder = options.out / f"topics-{recipe.name}"
+        write_recipe(folder, recipe, model, llama, loop, tokenizer)
+        if isinstance(model, NviumLlama):
+            print(format_exits(report_exits(model, heldout)))
+    print(format_scores(scores))
+
+
+if __name__ == "__main__":
+    main()
