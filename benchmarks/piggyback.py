@@ -1,11 +1,12 @@
-"""Early exits with piggyback decoding against full depth and a dense twin, greedy, batch 1.
+"""Early exits with piggyback decoding against full depth and a dense twin, batch 1.
 
     python -m benchmarks.piggyback sample            # the trained sample models
     python -m benchmarks.piggyback wide              # 24 layers of width 768, random weights
 
-`wide` has no trained router: its exits are drawn with the shares given (default: those of the
-trained sample under argmax routing), which is what decides the work. All variants run in turn,
-round by round, in one process.
+Exits are sampled from the routers (`--routing sample`: the model as trained) or the likelier choice
+(`argmax`); tokens are greedy. `wide` has no trained router: its exits are drawn with the shares
+given (default: those of the trained sample under the same routing), which is what decides the work.
+All variants run in turn, round by round, in one process.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from quatrain.runtime import LLM, perplexity
 from quatrain.runtime.decoding.decoder import Decoder
 from quatrain.runtime.decoding.piggyback import PiggybackDecoder
 from quatrain.runtime.decoding.plain import PlainDecoder
-from quatrain.runtime.decoding.routing import ArgmaxRouting, ForcedRouting, Routing
+from quatrain.runtime.decoding.routing import ArgmaxRouting, ForcedRouting, Routing, SampleRouting
 from quatrain.runtime.session import Model, open_model
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "checkpoints"
@@ -43,6 +45,10 @@ WIDE = Backbone(
     max_position_embeddings=1024,
 )
 WIDE_EXITS = Exits((6, 12, 18), Router(1, 768, 512), 768, 768)
+ROUTINGS: dict[str, Callable[[], Routing]] = {
+    "sample": lambda: SampleRouting(np.random.default_rng(1)),
+    "argmax": ArgmaxRouting,
+}
 PROMPT = [1, 17, 203, 98, 45, 310, 77, 12]
 
 
@@ -63,6 +69,7 @@ def main() -> None:
     """Measure one pair of models and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=("sample", "wide"))
+    parser.add_argument("--routing", choices=("sample", "argmax"), default="sample")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
@@ -76,8 +83,11 @@ def main() -> None:
             stack.enter_context(open_model(b, backend="onnxruntime", threads=args.threads))
             for b in (nvium, dense)
         ]
-        shares = args.shares or _measure_shares(Path(folder))
-        _print_table(_make_variants(args.model, models, shares), args.tokens, args.rounds)
+        make_routing = ROUTINGS[args.routing]
+        if args.model == "wide":
+            shares = args.shares or _measure_shares(Path(folder), make_routing())
+            make_routing = partial(SharesRouting, shares, seed=1)
+        _print_table(_make_variants(models, make_routing), args.tokens, args.rounds)
 
 
 def _write_bundles(model: str, folder: Path) -> tuple[Path, Path]:
@@ -100,23 +110,19 @@ def _print_perplexities(nvium: Path, dense: Path) -> None:
             print(f"perplexity of held-out text, {name}: {perplexity(llm, text).perplexity:.3f}")
 
 
-def _measure_shares(folder: Path) -> list[float]:
+def _measure_shares(folder: Path, routing: Routing) -> list[float]:
     bundle = folder / "shares"
     export_checkpoint(SAMPLES / "topics-nvium", bundle, self_test=False)
     with open_model(bundle, backend="onnxruntime") as model:
-        decoder = PiggybackDecoder(model, 1, [ArgmaxRouting()])
+        decoder = PiggybackDecoder(model, 1, [routing])
         exits = [index for _, index in _decode(decoder, 512)]
     return [exits.count(k) / len(exits) for k in range(4)]
 
 
 def _make_variants(
-    name: str, models: Sequence[Model], shares: Sequence[float]
+    models: Sequence[Model], make_routing: Callable[[], Routing]
 ) -> dict[str, Callable[[], Decoder]]:
     nvium, dense = models
-
-    def make_routing() -> Routing:
-        return ArgmaxRouting() if name == "sample" else SharesRouting(shares, seed=1)
-
     return {
         "piggyback": lambda: PiggybackDecoder(nvium, 1, [make_routing()], 16),
         "full depth": lambda: PiggybackDecoder(nvium, 1, [ForcedRouting(3)], 16),
@@ -138,7 +144,12 @@ def _print_table(variants: dict[str, Callable[[], Decoder]], tokens: int, rounds
             if name == "piggyback":
                 counts = [exits.count(k) for k in range(4)]
     total = sum(counts)
-    print("exit shares: " + ", ".join(f"{count / total:.2f}" for count in counts))
+    shares = [count / total for count in counts]
+    depth = sum(share * (k + 1) / 4 for k, share in enumerate(shares))
+    print("exit shares: " + ", ".join(f"{share:.2f}" for share in shares))
+    print(
+        f"mean depth {depth:.2f} of the layers: at most {1 / depth:.2f}x if nothing else took time"
+    )
     medians = {name: statistics.median(values) for name, values in rates.items()}
     print(f"{'':12} {'tokens/s':>9} {'min':>8} {'max':>8}   piggyback is")
     for name, values in rates.items():
