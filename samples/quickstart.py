@@ -1,7 +1,4 @@
-"""Export the small N-vium model and generate from it, in a few lines of the API.
-
-    python -m samples.quickstart
-"""
+"""Export the small N-vium model and generate from it: `python -m samples.quickstart`."""
 
 import tempfile
 from pathlib import Path
