@@ -25,8 +25,11 @@ class Embedding(Module):
         self.weight = Parameter([backbone.vocab_size, backbone.hidden_size])
 
     def forward(self, op: OpBuilder, input_ids: ir.Value) -> ir.Value:
-        # Gather first: a cast of the whole table would be kept as a second, wider copy.
-        return cast(op, op.Gather(self.weight, input_ids), self.dtype, self.weight.dtype)
+        # On a CPU gather first: a cast of the whole table would be kept as a second, wider copy.
+        if self.dtype == ir.DataType.FLOAT:
+            return cast(op, op.Gather(self.weight, input_ids), self.dtype, self.weight.dtype)
+        # An engine keeps the cast table only, and a tied head then shares it.
+        return op.Gather(cast(op, self.weight, self.dtype), input_ids)
 
 
 class DecoderLayer(Module):

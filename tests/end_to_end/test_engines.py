@@ -1,0 +1,59 @@
+"""Engines for three GPUs, of the trained sample and of a decoder of SmolLM2-135M's shape."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks._synthetic import write_checkpoint
+from quatrain.exporter.engine.engines import build_engines
+from quatrain.exporter.export import export_checkpoint
+from quatrain.exporter.spec import Backbone, DecoderSpec
+from quatrain.runtime.manifest import load_manifest
+
+pytest.importorskip("tensorrt_rtx", reason="engines without a GPU need TensorRT-RTX")
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "checkpoints"
+TARGETS = ["a100", "a6000", "rtx3090"]
+# HuggingFaceTB/SmolLM2-135M-Instruct, config.json
+SMOLLM2 = Backbone(
+    model_type="llama",
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    head_dim=64,
+    max_position_embeddings=8192,
+    rms_norm_eps=1e-5,
+    rope_theta=1e5,
+    tie_word_embeddings=True,
+)
+
+
+def test_the_trained_sample(tmp_path: Path):
+    report = export_checkpoint(SAMPLES / "topics-nvium", tmp_path / "bundle", targets=TARGETS)
+    graphs = {graph.name for graph in report.manifest.graphs}
+    built = {(engine.graph, engine.target) for engine in report.manifest.engines}
+    assert built == {(graph, target) for graph in graphs for target in TARGETS}
+    for engine in report.manifest.engines:
+        assert (tmp_path / "bundle" / engine.path).stat().st_size == engine.bytes
+        assert engine.vendor_supported == (engine.target != "a100")
+
+
+@pytest.mark.slow
+def test_a_135m_decoder(tmp_path: Path):
+    write_checkpoint(DecoderSpec(SMOLLM2), tmp_path / "checkpoint", np.random.default_rng(0))
+    export_checkpoint(
+        tmp_path / "checkpoint", tmp_path / "bundle", dtype="float16", self_test=False
+    )
+    build_engines(tmp_path / "bundle", TARGETS)
+    engines = {engine.target: engine for engine in load_manifest(tmp_path / "bundle").engines}
+    assert set(engines) == set(TARGETS)
+    assert engines["a6000"].path == engines["rtx3090"].path != engines["a100"].path
+    weights = 2 * 134_515_008
+    for engine in engines.values():
+        assert engine.note is None or "support matrix" in engine.note
+        # All weights are inside, once, with what the kernels and two profiles add.
+        assert weights < engine.bytes < 1.3 * weights
