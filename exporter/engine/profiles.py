@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from quatrain.exporter.errors import BuildError
+from quatrain.runtime.decoding.scoring import count_scored_rows
 from quatrain.runtime.manifest import Graph, Manifest, Profile
 
 __all__ = ["plan_profiles"]
@@ -23,8 +24,8 @@ def plan_profiles(graph: Graph, manifest: Manifest) -> list[Profile]:
         "batch": batch,
         "rows": (1, chunk, chunk),
         "length": (1, chunk, capacity),
-        # A prompt needs the logits of one row; only scoring a text needs them all.
-        "outputs": (1, 1, chunk),
+        # A prompt needs the logits of one row; only scoring a text needs more.
+        "outputs": (1, 1, min(chunk, count_scored_rows(manifest, batch_size=1))),
     }
     decode = {
         "batch": batch,

@@ -10,9 +10,10 @@ from quatrain.runtime.decoding.history import TokenHistory
 from quatrain.runtime.decoding.row_runner import RowRunner
 from quatrain.runtime.decoding.segments import Segments, require_exits
 from quatrain.runtime.errors import RequestError
+from quatrain.runtime.manifest import Manifest
 from quatrain.runtime.session import Model, Sizes
 
-__all__ = ["ExitScores", "score_exits", "score_tokens"]
+__all__ = ["ExitScores", "count_scored_rows", "score_exits", "score_tokens"]
 
 # Logits of one chunk: small enough for any device, large enough to fill matrix products.
 CHUNK_BYTES = 64 << 20
@@ -66,6 +67,12 @@ def score_exits(model: Model, token_ids: NDArray[np.int64]) -> ExitScores:
     return scores
 
 
+def count_scored_rows(manifest: Manifest, batch_size: int) -> int:
+    """Positions per sequence whose logits are asked for in one call, at most."""
+    row_bytes = batch_size * manifest.vocab_size * 4
+    return max(1, min(manifest.limits.prefill_chunk, CHUNK_BYTES // row_bytes))
+
+
 def _score_dense(
     model: Model, token_ids: NDArray[np.int64]
 ) -> Iterator[tuple[slice, NDArray[np.generic]]]:
@@ -73,7 +80,9 @@ def _score_dense(
     graphs = model.bind(model.allocate_cache(batch_size))
     history = _write_history(model, token_ids)
     name = next(graph.name for graph in model.manifest.graphs if graph.role == "decoder")
-    runner = RowRunner(graphs[name], "input_ids", history.tokens, _chunk_rows(model, batch_size))
+    runner = RowRunner(
+        graphs[name], "input_ids", history.tokens, count_scored_rows(model.manifest, batch_size)
+    )
     for call in runner.run([0] * batch_size, [length] * batch_size, every_row=True):
         yield slice(call.starts[0], call.starts[0] + call.counts[0]), call.outputs["logits"]
 
@@ -83,7 +92,7 @@ def _score_segments(
 ) -> Iterator[tuple[int, slice, NDArray[np.generic], NDArray[np.float32]]]:
     """For each chunk and exit k: k, the chunk's positions, logits_k [B, R, V], log p_k [B, R]."""
     batch_size, length = token_ids.shape
-    chunk = _chunk_rows(model, batch_size)
+    chunk = count_scored_rows(model.manifest, batch_size)
     history = _write_history(model, token_ids)
     segments = Segments(model, history, chunk)
     for start in range(0, length, chunk):
@@ -124,11 +133,6 @@ def _check_tokens(token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
             "give integers [batch, length], with at least one token",
         )
     return token_ids
-
-
-def _chunk_rows(model: Model, batch_size: int) -> int:
-    row_bytes = batch_size * model.manifest.vocab_size * 4
-    return max(1, min(model.manifest.limits.prefill_chunk, CHUNK_BYTES // row_bytes))
 
 
 def _log_softmax(logits: NDArray[np.generic]) -> NDArray[np.float32]:

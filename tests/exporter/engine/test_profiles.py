@@ -6,6 +6,7 @@ from tests.exporter.engine.engine_bundle import write_bundle
 
 from quatrain.exporter.engine.profiles import plan_profiles
 from quatrain.exporter.errors import BuildError
+from quatrain.runtime.decoding.scoring import count_scored_rows
 from quatrain.runtime.manifest import ExitLayout, Manifest, TensorInfo, load_manifest
 
 
@@ -67,3 +68,14 @@ def test_an_unknown_dimension_is_refused(manifest):
 
     with pytest.raises(BuildError, match="odd"):
         plan_profiles(msgspec.structs.replace(graph, deployment=deployment), manifest)
+
+
+def test_a_large_vocabulary_bounds_the_rows_that_are_scored(manifest):
+    cache = msgspec.structs.replace(manifest.cache, capacity=4104)
+    large = msgspec.structs.replace(manifest, vocab_size=151_936, cache=cache)
+    large = with_limits(large, max_seq_len=4096, prefill_chunk=512)
+    shapes = plan(large)["prefill"]
+
+    assert shapes["input_ids"][2][1] == 512
+    assert shapes["output_rows"][2][1] == count_scored_rows(large, 1) == 110
+    assert shapes["output_rows"][1][1] == 1
