@@ -1,4 +1,4 @@
-"""A bundle with one small decoder of the contract's signature, made with plain ONNX helpers."""
+"""A bundle with one small decoder of the signature graphs have, made with plain ONNX helpers."""
 
 import hashlib
 from collections.abc import Sequence
