@@ -72,21 +72,18 @@ class SelfAttention(Module):
     def _project_heads(
         self, op: OpBuilder, x: ir.Value, shared: AttentionInputs
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Query [B, Hq, R, D], key and value [B, Hkv, R, D], rotated."""
+        """Query [B, Hq, R, D], key and value [B, Hkv, R, D]; query and key normed and rotated."""
         num_q, num_kv = self.backbone.num_attention_heads, self.backbone.num_key_value_heads
-        qkv = project(op, x, self.q_proj, self.k_proj, self.v_proj, dtype=self.dtype)
-        heads = op.Reshape(qkv, [0, 0, num_q + 2 * num_kv, self.backbone.head_dim])
-        heads = op.Transpose(heads, perm=[0, 2, 1, 3])
-        if not self.backbone.qk_norm:
-            # Query and key heads rotate alike, so they rotate together.
-            rotated, value = op.Split(heads, [num_q + num_kv, num_kv], axis=1, _outputs=2)
-            rotated = self._rotate(op, rotated, shared)
-            query, key = op.Split(rotated, [num_q, num_kv], axis=1, _outputs=2)
-            return query, key, value
-        query, key, value = op.Split(heads, [num_q, num_kv, num_kv], axis=1, _outputs=3)
-        query = self._rotate(op, self.q_norm(op, query), shared)
-        key = self._rotate(op, self.k_norm(op, key), shared)
-        return query, key, value
+        query = self._split_heads(op, project(op, x, self.q_proj, dtype=self.dtype), num_q)
+        key = self._split_heads(op, project(op, x, self.k_proj, dtype=self.dtype), num_kv)
+        value = self._split_heads(op, project(op, x, self.v_proj, dtype=self.dtype), num_kv)
+        if self.backbone.qk_norm:
+            query, key = self.q_norm(op, query), self.k_norm(op, key)
+        return self._rotate(op, query, shared), self._rotate(op, key, shared), value
+
+    def _split_heads(self, op: OpBuilder, rows: ir.Value, num_heads: int) -> ir.Value:
+        heads = op.Reshape(rows, [0, 0, num_heads, self.backbone.head_dim])
+        return op.Transpose(heads, perm=[0, 2, 1, 3])
 
     def _rotate(self, op: OpBuilder, heads: ir.Value, shared: AttentionInputs) -> ir.Value:
         return op.RotaryEmbedding(heads, shared.cos, shared.sin, shared.position_ids)

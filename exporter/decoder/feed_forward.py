@@ -22,7 +22,7 @@ class FeedForward(Module):
         self.down_proj = Linear(inner, hidden, backbone.mlp_bias)
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
-        both = project(op, x, self.gate_proj, self.up_proj, dtype=self.dtype)
-        gate, up = op.Split(both, num_outputs=2, axis=-1, _outputs=2)
+        gate = project(op, x, self.gate_proj, dtype=self.dtype)
+        up = project(op, x, self.up_proj, dtype=self.dtype)
         inner = op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)
         return project(op, inner, self.down_proj, dtype=self.dtype)
