@@ -17,11 +17,13 @@ from quatrain.exporter.bundle import (
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.checkpoint.finite import find_bad_weights
 from quatrain.exporter.decoder.head_weights import head_names
+from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER, list_cache_layers, write_graphs
 from quatrain.exporter.options import ExportOptions, settle_options
 from quatrain.exporter.plan import ExportPlan, make_plan
 from quatrain.exporter.progress import Progress, Stage
+from quatrain.exporter.self_test import make_self_test
 from quatrain.exporter.spec import DType
 from quatrain.exporter.spec_json import describe_spec
 from quatrain.runtime.manifest import (
@@ -142,12 +144,8 @@ def export_checkpoint(
         write_file(bundle / MANIFEST_NAME, dump_manifest(manifest))
         if options.self_test:
             with progress.stage("self-test"):
-                from quatrain.exporter.self_test import make_self_test
-
                 make_self_test(bundle)
         if options.targets:
-            from quatrain.exporter.engine.engines import build_engines
-
             build_engines(bundle, options.targets, progress=progress)
         manifest = load_manifest(bundle)
     return ExportReport(Path(output), manifest, mode, progress.stages, warnings)
@@ -180,13 +178,13 @@ def _write_weights(
             path = f"{WEIGHTS_FOLDER}/{file.name}"
             # Once one file had to be copied, they all are: one bundle, one kind of weights.
             mode, sha256 = place_weights(file, bundle / path, "copy" if mode == "copy" else weights)
+            progress.say(f"  {path}: {'copied' if mode == 'copy' else 'linked'}")
             if mode == "copy":
                 records.append(record_file(bundle, path, sha256))
             else:
                 full_hash = record_file(bundle, path).sha256 if hash_weights else None
                 records.append(record_link(bundle, path, full_hash))
         stage.bytes = sum(record.bytes for record in records) if mode == "copy" else None
-    progress.say(f"weights: {'copied' if mode == 'copy' else 'linked'}")
     return mode, records
 
 

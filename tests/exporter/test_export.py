@@ -164,7 +164,15 @@ def test_bad_weights_are_named_by_an_export_that_reads_them(
     assert os.listdir(tmp_path / "out") == []
 
 
-STAGES = ["_write_weights", "_refuse_bad_weights", "write_graphs", "_copy_tokenizer", "write_file"]
+STAGES = [
+    "_write_weights",
+    "_refuse_bad_weights",
+    "write_graphs",
+    "_copy_tokenizer",
+    "write_file",
+    "make_self_test",
+    "build_engines",
+]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -181,7 +189,7 @@ def test_a_failure_in_any_stage_leaves_nothing(
     monkeypatch.setattr(export_module, stage, fail)
     expected = ExportError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected):
-        export_checkpoint(checkpoint, tmp_path / "out" / "b")
+        export_checkpoint(checkpoint, tmp_path / "out" / "b", targets=["a6000"])
     assert os.listdir(tmp_path / "out") == []
     assert (checkpoint / "model.safetensors").read_bytes() == before
 
