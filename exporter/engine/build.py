@@ -68,7 +68,18 @@ class GraphBuild:
         if not isinstance(network, Network):
             raise parse_error(self.trt, self.graph, network)
         check_network(network, self.trt, self.graph, self.manifest, self.onnx_graph)
+        if self._is_known_to_lack_attention():
+            self.progress.say(f"  {_DECOMPOSED}")
+            network.make_attention_decomposable()
         return network
+
+    def _is_known_to_lack_attention(self) -> bool:
+        """Where TensorRT-RTX 1.7 was seen to have no fused attention; asking for it all the same
+        makes it print an internal error. Other cases are found out by trying."""
+        if self.graph.role == "head":
+            return False
+        num_heads = self.manifest.spec.get("backbone", {}).get("num_attention_heads", 0)
+        return self.graph.deployment.dtype == "float32" or 0 < num_heads < 4
 
     def _build(self, network: Network, job: Job, staging: Path) -> StagedEngine:
         name = f"{self.graph.name}.{job.flavour}-sm{job.sm.replace('.', '')}.engine"
