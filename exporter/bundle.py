@@ -4,7 +4,6 @@ import errno
 import hashlib
 import os
 import shutil
-import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from quatrain.exporter.errors import ExportError
+from quatrain.runtime.bundle_check import hash_file, hash_header
 from quatrain.runtime.manifest import MANIFEST_NAME, FileRecord, Link
 
 __all__ = [
-    "hash_file",
+    "WeightsMode",
     "place_weights",
     "record_file",
     "record_link",
@@ -87,12 +87,7 @@ def record_link(bundle: Path, path: str, sha256: str | None = None) -> FileRecor
     """What identifies linked weights without reading them: size, time and header hash."""
     file = bundle / path
     stat = file.stat()
-    with file.open("rb") as stream:
-        prefix = stream.read(8)
-        header = stream.read(struct.unpack("<Q", prefix)[0])
-    link = Link(
-        mtime_ns=stat.st_mtime_ns, header_sha256=hashlib.sha256(prefix + header).hexdigest()
-    )
+    link = Link(mtime_ns=stat.st_mtime_ns, header_sha256=hash_header(file, stat.st_size))
     return FileRecord(path=path, bytes=stat.st_size, sha256=sha256, link=link)
 
 
@@ -106,15 +101,10 @@ def write_file(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _copy_file(source: Path, target: Path) -> str:
     digest = hashlib.sha256()
-    with source.open("rb") as reader, target.open("wb") as writer:
+    # "x": what is there already may be a hard link to the checkpoint, and is never written to.
+    with source.open("rb") as reader, target.open("xb") as writer:
         while chunk := reader.read(_CHUNK_BYTES):
             digest.update(chunk)
             writer.write(chunk)
@@ -143,16 +133,18 @@ def _replace_folder(staging: Path, output: Path) -> None:
         staging.rename(output)
         return
     # Two renames: a folder with contents cannot be replaced in one. The old bundle is removed
-    # only when the new one has its name, and put back if that fails.
+    # only when a bundle has its name again, and put back if the new one does not get it.
     old = Path(tempfile.mkdtemp(prefix=f".{output.name}.old-", dir=output.parent))
-    output.rename(old / "bundle")
     try:
+        output.rename(old / "bundle")
         staging.rename(output)
     except BaseException:
-        (old / "bundle").rename(output)
+        if not output.exists():
+            (old / "bundle").rename(output)
         raise
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        if output.exists():
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_error(output: Path, error: OSError) -> ExportError:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; argparse itself exits 2 on wrong usage."""
     if argv is None:
         signal.signal(signal.SIGTERM, _exit_on_signal)
+        _open_closed_streams()
     try:
         words = sys.argv[1:] if argv is None else list(argv)
         return _run_command(make_parser(words).parse_args(words))
@@ -115,8 +117,23 @@ def _fail(console: "Console", asked: str, found: str, fix: str) -> int:
     console.say(f"asked: {asked}\nfound: {found}\nfix:   {fix}")
     if console.is_json:
         console.set_document({"error": {"asked": asked, "found": found, "fix": fix}})
-        console.write_document()
+        with suppress(OSError):  # stdout may be what failed
+            console.write_document()
     return 1
+
+
+def _open_closed_streams() -> None:
+    """Give stdout or stderr, if started closed (`2>&-`), its descriptor back: to nowhere."""
+    for number in (1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _exit_on_signal(signum: int, frame: "FrameType | None") -> NoReturn:

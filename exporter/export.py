@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from quatrain.exporter.bundle import (
@@ -16,26 +15,20 @@ from quatrain.exporter.bundle import (
 )
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.checkpoint.finite import find_bad_weights
-from quatrain.exporter.decoder.head_weights import head_names
+from quatrain.exporter.description import describe_bundle
 from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.graph_files import WEIGHTS_FOLDER, list_cache_layers, write_graphs
-from quatrain.exporter.options import ExportOptions, settle_options
+from quatrain.exporter.graph_files import WEIGHTS_FOLDER, write_graphs
+from quatrain.exporter.options import ExportRequest, settle_options
 from quatrain.exporter.plan import ExportPlan, make_plan
 from quatrain.exporter.progress import Progress, Stage
 from quatrain.exporter.self_test import make_self_test
 from quatrain.exporter.spec import DType
-from quatrain.exporter.spec_json import describe_spec
 from quatrain.runtime.manifest import (
     MANIFEST_NAME,
-    SCHEMA_VERSION,
-    CacheLayout,
-    ExitLayout,
     FileRecord,
-    Graph,
     Manifest,
     TokenizerInfo,
-    Versions,
     dump_manifest,
     load_manifest,
 )
@@ -66,18 +59,11 @@ def plan_export(
     self_test: bool | None = None,
 ) -> ExportPlan:
     """What `export_checkpoint` would do with these arguments, with nothing written."""
-    opened = open_checkpoint(checkpoint)
-    options = settle_options(
-        opened,
-        dtype=dtype,
-        max_seq_len=max_seq_len,
-        max_batch=max_batch,
-        prefill_chunk=prefill_chunk,
-        max_deferred=max_deferred,
-        targets=tuple(targets),
-        self_test=self_test,
+    request = ExportRequest(
+        dtype, max_seq_len, max_batch, prefill_chunk, max_deferred, tuple(targets), self_test
     )
-    return make_plan(opened, options)
+    opened = open_checkpoint(checkpoint)
+    return make_plan(opened, settle_options(opened, request))
 
 
 def export_checkpoint(
@@ -98,6 +84,8 @@ def export_checkpoint(
 ) -> ExportReport:
     """Turn a checkpoint folder into a bundle, whole or not at all.
 
+    Weights that are read on the way, for a copy, a hash or the self-test, must be finite.
+
     Args:
         dtype: Compute type of the engines; the CPU graphs are float32. Default: bfloat16 where
             the weights are stored so, else float16.
@@ -116,18 +104,12 @@ def export_checkpoint(
         QuatrainError: What was asked cannot be done; nothing is left behind.
     """
     progress = progress or Progress()
+    request = ExportRequest(
+        dtype, max_seq_len, max_batch, prefill_chunk, max_deferred, tuple(targets), self_test
+    )
     with progress.stage("read checkpoint"):
         opened = open_checkpoint(checkpoint)
-        options = settle_options(
-            opened,
-            dtype=dtype,
-            max_seq_len=max_seq_len,
-            max_batch=max_batch,
-            prefill_chunk=prefill_chunk,
-            max_deferred=max_deferred,
-            targets=tuple(targets),
-            self_test=self_test,
-        )
+        options = settle_options(opened, request)
     warnings = _collect_warnings(opened, progress)
     with staged_bundle(output, overwrite=overwrite) as bundle:
         mode, records = _write_weights(bundle, opened, weights, hash_weights, progress)
@@ -140,7 +122,7 @@ def export_checkpoint(
             stage.bytes = sum((bundle / path).stat().st_size for path in paths)
         tokenizer, tokenizer_records = _copy_tokenizer(bundle, opened)
         records += tokenizer_records
-        manifest = _describe_bundle(opened, options, graphs, records, tokenizer)
+        manifest = describe_bundle(opened, options, graphs, records, tokenizer)
         write_file(bundle / MANIFEST_NAME, dump_manifest(manifest))
         if options.self_test:
             with progress.stage("self-test"):
@@ -217,52 +199,3 @@ def _copy_tokenizer(
         chat_template=template if template in paths else None,
     )
     return info, [record_file(bundle, path) for path in paths]
-
-
-def _describe_bundle(
-    checkpoint: Checkpoint,
-    options: ExportOptions,
-    graphs: list[Graph],
-    records: list[FileRecord],
-    tokenizer: TokenizerInfo | None,
-) -> Manifest:
-    spec = checkpoint.spec
-    exits = None
-    if spec.exits is not None:
-        exits = ExitLayout(
-            layers=[*spec.exits.layers, spec.backbone.num_hidden_layers],
-            segments=[graph.name for graph in graphs if graph.role == "segment"],
-            heads=head_names(spec),
-        )
-    layers = list_cache_layers(checkpoint, graphs)
-    return Manifest(
-        schema_version=SCHEMA_VERSION,
-        family=spec.family,
-        spec=describe_spec(spec),
-        vocab_size=spec.backbone.vocab_size,
-        stored_dtype=checkpoint.stored_dtype,
-        deployment_dtype=options.dtype,
-        limits=options.limits,
-        cache=CacheLayout(capacity=options.capacity, layers=layers),
-        graphs=graphs,
-        eos_token_ids=checkpoint.eos_token_ids,
-        files=records,
-        versions=_find_versions(),
-        exits=exits,
-        tokenizer=tokenizer,
-    )
-
-
-def _find_versions() -> Versions:
-    return Versions(
-        quatrain=_find_version("quatrain"),
-        onnx=_find_version("onnx"),
-        onnxruntime=_find_version("onnxruntime"),
-    )
-
-
-def _find_version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

@@ -9,9 +9,9 @@ from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES, LazyTensor
 from quatrain.exporter.decoder.graphs import BuiltGraph, build_graphs
 from quatrain.exporter.options import ExportOptions
-from quatrain.runtime.manifest import CacheLayer, Graph, GraphVariant
+from quatrain.runtime.manifest import Graph, GraphVariant
 
-__all__ = ["WEIGHTS_FOLDER", "list_cache_layers", "write_graphs"]
+__all__ = ["WEIGHTS_FOLDER", "write_graphs"]
 
 WEIGHTS_FOLDER = "weights"
 
@@ -36,22 +36,6 @@ def write_graphs(bundle: Path, checkpoint: Checkpoint, options: ExportOptions) -
             deployment=deployment,
         )
         for (built, variant), (_, deployment) in zip(cpu, engine, strict=True)
-    ]
-
-
-def list_cache_layers(checkpoint: Checkpoint, graphs: list[Graph]) -> list[CacheLayer]:
-    """The cache of each decoder layer, and the graph that holds it."""
-    backbone = checkpoint.spec.backbone
-    layered = [graph for graph in graphs if graph.role != "head"]
-    return [
-        CacheLayer(
-            layer=layer,
-            graph=graph.name,
-            num_heads=backbone.num_key_value_heads,
-            head_dim=backbone.head_dim,
-        )
-        for graph, layers in zip(layered, checkpoint.spec.segments, strict=True)
-        for layer in layers
     ]
 
 

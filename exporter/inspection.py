@@ -8,7 +8,6 @@ from pathlib import Path
 from quatrain.exporter.checkpoint import Checkpoint, LazyTensor, open_checkpoint
 from quatrain.exporter.checkpoint.finite import BadWeight, find_bad_weights
 from quatrain.exporter.progress import Progress
-from quatrain.exporter.spec import Backbone
 from quatrain.exporter.spec_json import describe_spec
 
 __all__ = ["Inspection", "WeightFile", "inspect_checkpoint"]
@@ -78,7 +77,7 @@ def inspect_checkpoint(
         eos_token_ids=list(checkpoint.eos_token_ids),
         bos_token_id=checkpoint.bos_token_id,
         add_bos_token=checkpoint.add_bos_token,
-        kv_bytes_per_token=_count_kv_bytes(checkpoint.spec.backbone),
+        kv_bytes_per_token=2 * checkpoint.spec.backbone.cache_elements_per_token,
         settings_file=None if checkpoint.settings_file is None else str(checkpoint.settings_file),
         bad_weights=find_bad_weights(checkpoint, progress) if check_weights else None,
     )
@@ -96,8 +95,3 @@ def _count_dtype_bytes(tensors: Iterable[LazyTensor]) -> dict[str, int]:
     for tensor in tensors:
         counts[tensor.dtype] += tensor.nbytes
     return dict(sorted(counts.items()))
-
-
-def _count_kv_bytes(backbone: Backbone) -> int:
-    values = 2 * backbone.num_hidden_layers * backbone.num_key_value_heads * backbone.head_dim
-    return 2 * values

@@ -8,7 +8,7 @@ from quatrain.exporter.spec import DType
 from quatrain.exporter.targets import find_target
 from quatrain.runtime.manifest import Limits
 
-__all__ = ["ExportOptions", "settle_options"]
+__all__ = ["ExportOptions", "ExportRequest", "settle_options"]
 
 # Long enough for a chat and small enough for any card; --max-seq-len raises it.
 _DEFAULT_MAX_SEQ_LEN = 4096
@@ -17,8 +17,24 @@ _SELF_TEST_MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """The arguments of `export_checkpoint` that a plan depends on; None where it is to choose."""
+
+    dtype: DType | None
+    max_seq_len: int | None
+    max_batch: int
+    prefill_chunk: int
+    max_deferred: int
+    targets: tuple[str, ...]
+    self_test: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """`dtype` is the compute type of the engines; `capacity` the positions of the static caches."""
+    """A request with everything settled.
+
+    `dtype` is the compute type of the engines; `capacity` the positions of the static caches.
+    """
 
     dtype: DType
     limits: Limits
@@ -27,22 +43,35 @@ class ExportOptions:
     self_test: bool
 
 
-def settle_options(
-    checkpoint: Checkpoint,
-    *,
-    dtype: DType | None,
-    max_seq_len: int | None,
-    max_batch: int,
-    prefill_chunk: int,
-    max_deferred: int,
-    targets: tuple[str, ...],
-    self_test: bool | None,
-) -> ExportOptions:
-    """Fill in what was left open; raises `ExportError` for what the checkpoint cannot do.
+def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOptions:
+    """Fill in what was left open.
 
     By default engines compute in bfloat16 where the weights are stored so, else in float16.
+
+    Raises:
+        ExportError: A size that is below 1, or more positions than the checkpoint knows.
+        BuildError: There is no target of that name.
     """
-    positions = checkpoint.spec.backbone.max_position_embeddings
+    limits = _settle_limits(checkpoint.spec.backbone.max_position_embeddings, request)
+    for target in request.targets:
+        find_target(target)
+    self_test = request.self_test
+    if self_test is None:
+        num_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+        self_test = num_bytes <= _SELF_TEST_MAX_BYTES
+    default_dtype: DType = "bfloat16" if checkpoint.stored_dtype == "bfloat16" else "float16"
+    return ExportOptions(
+        dtype=request.dtype or default_dtype,
+        limits=limits,
+        # One position of padding at least, and rows that start on 16-byte boundaries.
+        capacity=(limits.max_seq_len + 8) // 8 * 8,
+        targets=request.targets,
+        self_test=self_test,
+    )
+
+
+def _settle_limits(positions: int, request: ExportRequest) -> Limits:
+    max_seq_len = request.max_seq_len
     if max_seq_len is None:
         max_seq_len = min(positions, _DEFAULT_MAX_SEQ_LEN)
     if max_seq_len > positions:
@@ -53,29 +82,16 @@ def settle_options(
         )
     sizes = {
         "--max-seq-len": max_seq_len,
-        "--max-batch": max_batch,
-        "--prefill-chunk": prefill_chunk,
-        "--max-deferred": max_deferred,
+        "--max-batch": request.max_batch,
+        "--prefill-chunk": request.prefill_chunk,
+        "--max-deferred": request.max_deferred,
     }
     for flag, value in sizes.items():
         if value < 1:
             raise ExportError(f"{flag} {value}", "it must be at least 1", f"give a larger {flag}")
-    for target in targets:
-        find_target(target)
-    limits = Limits(
+    return Limits(
         max_seq_len=max_seq_len,
-        max_batch=max_batch,
-        prefill_chunk=min(prefill_chunk, max_seq_len),
-        max_deferred=min(max_deferred, max_seq_len),
-    )
-    if self_test is None:
-        num_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-        self_test = num_bytes <= _SELF_TEST_MAX_BYTES
-    return ExportOptions(
-        dtype=dtype or ("bfloat16" if checkpoint.stored_dtype == "bfloat16" else "float16"),
-        limits=limits,
-        # One position of padding at least, and rows that start on 16-byte boundaries.
-        capacity=(max_seq_len + 8) // 8 * 8,
-        targets=targets,
-        self_test=self_test,
+        max_batch=request.max_batch,
+        prefill_chunk=min(request.prefill_chunk, max_seq_len),
+        max_deferred=min(request.max_deferred, max_seq_len),
     )

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
-from quatrain.exporter.decoder.head_weights import head_names
+from quatrain.exporter.decoder.graph_names import list_graphs
 from quatrain.exporter.options import ExportOptions
+from quatrain.runtime.kv_cache import ITEM_BYTES
 
 __all__ = ["ExportPlan", "make_plan"]
-
-_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,8 @@ class ExportPlan:
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
     """Arithmetic only: nothing is read or written."""
     spec, limits = checkpoint.spec, options.limits
-    backbone = spec.backbone
     parameters = sum(tensor.size for tensor in checkpoint.tensors.values())
-    per_token = 2 * backbone.num_hidden_layers * backbone.num_key_value_heads * backbone.head_dim
-    per_token *= _ITEM_BYTES[options.dtype]
-    graphs = ["decoder"]
-    if spec.exits is not None:
-        graphs = [f"segment_{k}" for k in range(spec.exits.num_exits)]
-        graphs += dict.fromkeys(head_names(spec))
+    per_token = spec.backbone.cache_elements_per_token * ITEM_BYTES[options.dtype]
     return ExportPlan(
         family=spec.family,
         parameters=parameters,
@@ -52,7 +45,7 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
         max_batch=limits.max_batch,
         prefill_chunk=limits.prefill_chunk,
         max_deferred=limits.max_deferred,
-        graphs=graphs,
+        graphs=list_graphs(spec),
         targets=list(options.targets),
         kv_bytes_per_token=per_token,
         kv_bytes_at_limit=per_token * options.capacity * limits.max_batch,

@@ -12,6 +12,7 @@ from quatrain.exporter.errors import SpecError
 
 __all__ = [
     "Backbone",
+    "DType",
     "DecoderSpec",
     "Exits",
     "LinearRopeScaling",
@@ -99,6 +100,11 @@ class Backbone:
                 "it rotates pairs, so head_dim must be even",
                 "correct head_dim in config.json",
             )
+
+    @property
+    def cache_elements_per_token(self) -> int:
+        """Numbers in the cache of one token: a key and a value for every layer and its heads."""
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Operators of ours: the definition of each, its ONNX function body and its TensorRT plugin."""
+"""Operators of ours: for each its definition in NumPy and its ONNX function body."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from quatrain.runtime.errors import BundleError
 from quatrain.runtime.manifest import FileRecord, Link, Manifest
 
-__all__ = ["QUICK_BYTES", "verify_bundle"]
+__all__ = ["QUICK_BYTES", "hash_file", "hash_header", "verify_bundle"]
 
 QUICK_BYTES = 64 * 1024 * 1024
 
@@ -70,7 +70,7 @@ def _check_presence(path: Path, root: Path, record: FileRecord) -> os.stat_resul
 def _check_hash(path: Path, record: FileRecord, full: bool) -> None:
     if record.sha256 is None or (record.bytes > QUICK_BYTES and not full):
         return
-    found = _hash_file(path)
+    found = hash_file(path)
     if found != record.sha256:
         raise BundleError(
             f"the bundle file {path}",
@@ -81,7 +81,7 @@ def _check_hash(path: Path, record: FileRecord, full: bool) -> None:
 
 def _check_link(path: Path, record: FileRecord, link: Link, status: os.stat_result) -> None:
     asked = f"the linked weights {path}"
-    found = _hash_header(path, record.bytes)
+    found = hash_header(path, record.bytes)
     if found != link.header_sha256:
         raise BundleError(
             asked,
@@ -101,13 +101,17 @@ def _check_link(path: Path, record: FileRecord, link: Link, status: os.stat_resu
     )
 
 
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _hash_header(path: Path, num_bytes: int) -> str:
-    """SHA-256 of a safetensors header, its 8-byte little-endian length included."""
+def hash_header(path: Path, num_bytes: int) -> str:
+    """SHA-256 of a safetensors header, its 8-byte little-endian length included.
+
+    Raises `BundleError` where the file, of `num_bytes`, is too short for the header it announces.
+    """
     with path.open("rb") as file:
         prefix = file.read(8)
         length = int.from_bytes(prefix, "little")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from quatrain.runtime.decoding.decoder import Decoder
 from quatrain.runtime.decoding.routing import Routing
 from quatrain.runtime.errors import RequestError
-from quatrain.runtime.generation import Meter, Row, generate_steps
+from quatrain.runtime.generation import Meter, Row
 from quatrain.runtime.requests import Prompt, Request, split_params
 from quatrain.runtime.results import GenerationResult, GenerationStats, StreamDelta
 from quatrain.runtime.sampling import SamplingParams
@@ -91,8 +91,10 @@ class Conversation:
         self._decoder = None
         meter.stop()
         with suppress(GeneratorExit):  # the caller reads no further: between two steps, all whole
-            for _ in generate_steps(decoder, [row], meter):
+            for _ in self._served.run_steps(decoder, [row], meter):
                 yield
+        if self._served.is_closed:
+            return
         meter.start()
         decoder.flush()
         meter.stop()

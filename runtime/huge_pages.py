@@ -1,7 +1,7 @@
 """Huge pages under the weights: decoding reads all of them for every token.
 
 With 4 KiB pages a model of half a gigabyte has more pages than a processor keeps translations of,
-and looking those up takes a quarter of a step (`benchmarks/README.md`). Linux in its usual setting
+and looking those up takes a quarter of a step (`benchmarks/results.md`). Linux in its usual setting
 (`madvise`) gives huge pages on request only, and ONNX Runtime does not ask.
 """
 

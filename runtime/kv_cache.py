@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.manifest import CacheLayout
 
-__all__ = ["CacheTensor", "HostMemory", "KVCache", "MemoryBlock", "allocate_cache", "allocate_host"]
+__all__ = [
+    "ITEM_BYTES",
+    "CacheTensor",
+    "HostMemory",
+    "KVCache",
+    "MemoryBlock",
+    "allocate_cache",
+    "allocate_host",
+]
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # Where there is a choice, pages of this process alone: shared ones live in a file system.

@@ -24,6 +24,9 @@ from quatrain.runtime.tokenizer import Tokenizer
 
 __all__ = ["LLM"]
 
+# ONNX Runtime would set out to make any number, for minutes and gigabytes, deaf to Ctrl-C.
+_MAX_THREADS = 1024
+
 
 class LLM:
     """An open bundle. Use it as a context manager, or call `close`.
@@ -187,9 +190,11 @@ def _open_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer | None:
 
 
 def _check_threads(threads: int | None) -> None:
-    if threads is not None and (type(threads) is not int or threads < 1):
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= _MAX_THREADS):
         raise RequestError(
-            f"threads={threads!r}", "that is no number of threads", "give an integer, at least 1"
+            f"threads={threads!r}",
+            "that is no number of threads",
+            f"give an integer from 1 to {_MAX_THREADS}",
         )
 
 

@@ -89,12 +89,14 @@ def perplexity(
 
 def _read_window(window: int | None, limit: int) -> int:
     if window is None:
-        return min(DEFAULT_WINDOW, limit)
+        window = min(DEFAULT_WINDOW, limit)
     if type(window) is not int or not 2 <= window <= limit:
         raise RequestError(
             f"window={window!r}",
             f"this bundle holds sequences of {limit} tokens, and a window needs two",
-            f"give an integer from 2 to {limit}, or export with a larger --max-seq-len",
+            f"give an integer from 2 to {limit}, or export with a larger --max-seq-len"
+            if limit > 1
+            else "export with a larger --max-seq-len",
         )
     return window
 

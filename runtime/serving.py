@@ -19,13 +19,13 @@ __all__ = ["ServedModel", "stream_row"]
 
 
 class ServedModel:
-    """A model, its tokenizer and its limits."""
+    """A model, its tokenizer and its limits; `is_closed` after `close`."""
 
     def __init__(self, model: Model, tokenizer: Tokenizer | None, max_deferred: int | None) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._max_deferred = max_deferred
-        self._is_closed = False
+        self.is_closed = False
         self.manifest = model.manifest
         self.tokenizer = tokenizer
         self.reader = RequestReader(model.manifest, tokenizer)
@@ -38,15 +38,15 @@ class ServedModel:
 
     def check_open(self) -> None:
         """Raise `RequestError` after `close`."""
-        if self._is_closed:
+        if self.is_closed:
             raise RequestError(
                 "a generation", "this LLM is closed", "open the bundle again: LLM(bundle)"
             )
 
     def close(self) -> None:
         """Give back the sessions' memory; harmless when done before."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._model.close()
 
     def start_row(self, request: Request) -> tuple[Row, Routing]:
@@ -64,7 +64,13 @@ class ServedModel:
         meter.start()
         decoder = self.make_decoder([routing for _, routing in rows])
         meter.stop()
-        yield from generate_steps(decoder, [row for row, _ in rows], meter)
+        yield from self.run_steps(decoder, [row for row, _ in rows], meter)
+
+    def run_steps(self, decoder: Decoder, rows: Sequence[Row], meter: Meter) -> Iterator[None]:
+        """Generate; yields after each token, and refuses to go on after `close`."""
+        for _ in generate_steps(decoder, rows, meter):
+            yield
+            self.check_open()
 
     def make_meter(self) -> Meter:
         """A meter of this model's time."""

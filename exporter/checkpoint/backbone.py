@@ -76,10 +76,8 @@ def read_backbone(config: Fields) -> Backbone:
         rope_theta=rope.theta,
         rope_scaling=rope.scaling,
         tie_word_embeddings=config.flag("tie_word_embeddings", False),
-        attention_bias=attention_bias if architecture.qkv_bias is None else architecture.qkv_bias,
-        attention_output_bias=attention_bias
-        if architecture.o_bias is None
-        else architecture.o_bias,
+        attention_bias=_choose(architecture.qkv_bias, attention_bias),
+        attention_output_bias=_choose(architecture.o_bias, attention_bias),
         mlp_bias=architecture.has_mlp_bias and config.flag("mlp_bias", False),
         qk_norm=architecture.qk_norm,
     )

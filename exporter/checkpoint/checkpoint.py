@@ -9,7 +9,7 @@ from quatrain.exporter.checkpoint.backbone import read_backbone
 from quatrain.exporter.checkpoint.completeness import match_tensors
 from quatrain.exporter.checkpoint.fields import Fields
 from quatrain.exporter.checkpoint.json_file import read_json_object
-from quatrain.exporter.checkpoint.lazy_tensor import LazyTensor
+from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES, LazyTensor
 from quatrain.exporter.checkpoint.nvium import (
     find_nvium_settings,
     is_nvium,
@@ -23,8 +23,6 @@ from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.spec import DecoderSpec, DType
 
 __all__ = ["Checkpoint", "open_checkpoint"]
-
-_STORED_DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def _add_exits(
 def _find_stored_dtype(tensors: Mapping[str, LazyTensor]) -> DType:
     bytes_of: Counter[DType] = Counter()
     for tensor in tensors.values():
-        bytes_of[_STORED_DTYPES[tensor.dtype]] += tensor.nbytes
+        bytes_of[SUPPORTED_DTYPES[tensor.dtype]] += tensor.nbytes
     return bytes_of.most_common(1)[0][0]
 
 

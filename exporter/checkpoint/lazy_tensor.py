@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.exporter.errors import CheckpointError
+from quatrain.exporter.spec import DType
 
 __all__ = ["BITS", "SUPPORTED_DTYPES", "LazyTensor"]
 
@@ -41,7 +42,7 @@ BITS = {
 }
 
 # The dtypes a weight may have, and what the rest of quatrain calls them.
-SUPPORTED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+SUPPORTED_DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 _NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "F32": np.dtype("<f4"),

@@ -48,7 +48,27 @@ def read_weights(folder: Path) -> StoredWeights:
     else:
         file = _find_only_file(folder)
         files, tensors = [file], read_safetensors_header(file)
+    _check_file_names(folder, files)
     return StoredWeights(tuple(files), _strip_compile_prefix(folder, tensors.values()))
+
+
+def _check_file_names(folder: Path, files: Iterable[Path]) -> None:
+    """A manifest and an ONNX graph name these files, in UTF-8 and with / between folders."""
+    bad = [file.name for file in files if "\\" in file.name or not _is_utf8(file.name)]
+    if bad:
+        raise CheckpointError(
+            f"the weights of {folder}",
+            f"file names with bytes that are not UTF-8, or with a backslash: {shorten(bad)}",
+            "rename these files (and in the index, if there is one)",
+        )
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # Python's stand-in for a stray byte of a file name
+        return False
+    return True
 
 
 def _find_only_file(folder: Path) -> Path:
@@ -111,7 +131,20 @@ def _read_index(folder: Path) -> dict[Path, set[str]]:
             f"missing: {shorten(missing)}",
             "fetch the missing files into the folder",
         )
+    _check_shard_names(index, shards)
     return dict(sorted(shards.items()))
+
+
+def _check_shard_names(index: Path, shards: Iterable[Path]) -> None:
+    """A bundle keeps all weight files in one folder, under their own names."""
+    counts = Counter(shard.name for shard in shards)
+    clashes = sorted(name for name, count in counts.items() if count > 1)
+    if clashes:
+        raise CheckpointError(
+            f"the {counts.total()} shards listed in {index}",
+            f"the same file name in several folders: {shorten(clashes)}",
+            "give each shard a name of its own, there and in the index",
+        )
 
 
 def _stays_inside(shard: str) -> bool:

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
 from quatrain.exporter.commands.table import Table
@@ -38,9 +38,10 @@ class Console:
             self.show(table.render(is_rich=sys.stdout.isatty()))
 
     def say(self, line: str) -> None:
-        """Tell how things go, on stderr."""
-        sys.stderr.write(_printable(line, sys.stderr.encoding) + "\n")
-        sys.stderr.flush()
+        """Tell how things go, on stderr; that nobody can hear it is no reason to stop."""
+        with suppress(OSError):
+            sys.stderr.write(_printable(line, sys.stderr.encoding) + "\n")
+            sys.stderr.flush()
 
     def make_progress(self) -> Progress:
         """Stages of long work, told on stderr."""

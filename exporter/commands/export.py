@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["configure_parser", "run"]
 
+# The flags that `plan_export` and `export_checkpoint` both take.
+_PLANNED = (
+    "dtype",
+    "max_seq_len",
+    "max_batch",
+    "prefill_chunk",
+    "max_deferred",
+    "targets",
+    "self_test",
+)
+
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `export_checkpoint`."""
@@ -64,16 +75,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Tell the settled plan, and carry it out unless it is a dry run."""
     from quatrain.exporter.export import export_checkpoint, plan_export
 
-    plan = plan_export(
-        args.checkpoint,
-        dtype=args.dtype,
-        max_seq_len=args.max_seq_len,
-        max_batch=args.max_batch,
-        prefill_chunk=args.prefill_chunk,
-        max_deferred=args.max_deferred,
-        targets=args.targets,
-        self_test=args.self_test,
-    )
+    planned = {name: getattr(args, name) for name in _PLANNED}
+    plan = plan_export(args.checkpoint, **planned)
     if args.dry_run:
         console.set_document(plan)
         console.show(_format_plan(plan))
@@ -82,15 +85,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     report = export_checkpoint(
         args.checkpoint,
         args.output,
-        dtype=args.dtype,
-        max_seq_len=args.max_seq_len,
-        max_batch=args.max_batch,
-        prefill_chunk=args.prefill_chunk,
-        max_deferred=args.max_deferred,
-        targets=args.targets,
+        **planned,
         weights=args.weights,
         hash_weights=args.hash_weights,
-        self_test=args.self_test,
         overwrite=args.overwrite,
         progress=console.make_progress(),
     )

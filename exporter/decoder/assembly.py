@@ -33,7 +33,7 @@ class DecoderGraph(Module):
         output_rows: ir.Value,
         caches: Caches,
     ) -> tuple[dict[str, ir.Value], Caches]:
-        """Named outputs, and the caches."""
+        """Token ids int64 [B, R] to `logits` float32 [B, E, V], and the updated caches."""
         _, states, updated = self.model(op, input_ids, shared, caches, output_rows)
         weight = self.model.embed_tokens.weight if self.is_tied else self.lm_head(op)[0]
         return {"logits": _project_logits(op, states, weight, self.dtype)}, updated
@@ -69,7 +69,12 @@ class SegmentGraph(Module):
         output_rows: ir.Value,
         caches: Caches,
     ) -> tuple[dict[str, ir.Value], Caches]:
-        """Named outputs, and the caches."""
+        """Token ids int64 [B, R], or rows float32 [B, R, H] behind the first segment, to the named
+        outputs, and the updated caches.
+
+        The outputs are float32: `exit_state` [B, E, H], and before the final exit also
+        `updated_hidden` [B, R, H] and `router_logprobs` [B, E, 2] (index 0 continue, 1 exit).
+        """
         if self.index > 0:
             x = cast(op, x, self.dtype)
         hidden, state, updated = self.model(op, x, shared, caches, output_rows)

@@ -1,4 +1,4 @@
-"""The depth axis: the state at each exit, its router, its adapter, and the heads (N-vium)."""
+"""The depth axis (N-vium): the normed state at each exit, its router, and its adapter."""
 
 import onnx_ir as ir
 from onnxscript import OpBuilder
@@ -22,6 +22,7 @@ class Adapter(Module):
         setattr(self, "2", Linear(adapter_size, hidden_size))
 
     def forward(self, op: OpBuilder, state: ir.Value) -> ir.Value:
+        """States [B, E, H] to states [B, E, H]."""
         inner = project(op, state, getattr(self, "0"), dtype=self.dtype)
         inner = op.Mul(inner, op.Sigmoid(inner))
         return op.Add(state, project(op, inner, getattr(self, "2"), dtype=self.dtype))
@@ -76,13 +77,10 @@ class ExitRouter(Module):
         self.router = exits.router
         self.epsilon = epsilon
         self.dtype = dtype
-        self._add(f"early_norms.{index}", _Norm(hidden_size))
-        self._add(f"router_layers.{index}", _RouterBlocks(hidden_size, self.router))
-        self._add(f"router_final_norms.{index}", _Norm(self.router.hidden_size))
-        self._add(f"router_heads.{index}", Linear(self.router.hidden_size, 2, bias=True))
-
-    def _add(self, name: str, module: Module) -> None:
-        setattr(self, name, module)
+        setattr(self, f"early_norms.{index}", _Norm(hidden_size))
+        setattr(self, f"router_layers.{index}", _RouterBlocks(hidden_size, self.router))
+        setattr(self, f"router_final_norms.{index}", _Norm(self.router.hidden_size))
+        setattr(self, f"router_heads.{index}", Linear(self.router.hidden_size, 2, bias=True))
 
     def forward(self, op: OpBuilder, wanted: ir.Value) -> tuple[ir.Value, ir.Value]:
         """States [B, E, H] to their normed form and the router's log-probabilities, float32

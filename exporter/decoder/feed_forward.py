@@ -22,6 +22,7 @@ class FeedForward(Module):
         self.down_proj = Linear(inner, hidden, backbone.mlp_bias)
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        """Rows [B, R, H] of the compute type to the same."""
         gate = project(op, x, self.gate_proj, dtype=self.dtype)
         up = project(op, x, self.up_proj, dtype=self.dtype)
         inner = op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)

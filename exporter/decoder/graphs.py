@@ -10,6 +10,7 @@ from onnxscript.nn import Module
 
 from quatrain.exporter.decoder.assembly import DecoderGraph, HeadGraph, SegmentGraph
 from quatrain.exporter.decoder.attention import AttentionInputs
+from quatrain.exporter.decoder.graph_names import list_layered_graphs
 from quatrain.exporter.decoder.head_weights import head_names, head_weights
 from quatrain.exporter.decoder.projection import cast
 from quatrain.exporter.decoder.rotary import rotary_tables
@@ -39,7 +40,6 @@ class BuiltGraph:
 
     name: str
     role: Role
-    layers: tuple[int, ...]
     model: ir.Model
     inputs: list[TensorInfo]
     outputs: list[TensorInfo]
@@ -57,11 +57,12 @@ def build_graphs(
         capacity: Positions of the static caches.
     """
     build = _GraphFactory(spec, stored_dtypes, dtype, capacity)
+    names = list_layered_graphs(spec)
     if spec.exits is None:
-        return [build.layered("decoder", "decoder", DecoderGraph(spec, build.ir_dtype), 0)]
+        return [build.layered(names[0], "decoder", DecoderGraph(spec, build.ir_dtype), 0)]
     segments = [
-        build.layered(f"segment_{k}", "segment", SegmentGraph(spec, k, build.ir_dtype), k)
-        for k in range(spec.exits.num_exits)
+        build.layered(name, "segment", SegmentGraph(spec, k, build.ir_dtype), k)
+        for k, name in enumerate(names)
     ]
     heads = dict(zip(head_names(spec), head_weights(spec), strict=True))
     return segments + [build.head(name, weight) for name, weight in heads.items()]
@@ -98,7 +99,7 @@ class _GraphFactory:
         for info, value in zip(cache_outputs(caches), [v for p in updated for v in p], strict=True):
             _add_output(builder, info, value)
         outputs = [*outputs, *cache_outputs(caches)]
-        return BuiltGraph(name, role, tuple(layers), _finish_graph(builder), inputs, outputs)
+        return BuiltGraph(name, role, _finish_graph(builder), inputs, outputs)
 
     def head(self, name: str, weight_name: str) -> BuiltGraph:
         """A graph that turns exit states into logits."""
@@ -110,7 +111,7 @@ class _GraphFactory:
         outputs = self._declare_results(results)
         for info, value in zip(outputs, results.values(), strict=True):
             _add_output(builder, info, value)
-        return BuiltGraph(name, "head", (), _finish_graph(builder), inputs, outputs)
+        return BuiltGraph(name, "head", _finish_graph(builder), inputs, outputs)
 
     def _set_stored_dtypes(self, module: Module, prefix: str = "") -> None:
         prefix = ".".join(filter(None, (prefix, module.name)))

@@ -1,21 +1,20 @@
 """Which weights make the logits of each exit, and so which exits share a head graph."""
 
+from quatrain.exporter.checkpoint.names import EMBEDDINGS, LM_HEAD, early_head_name
 from quatrain.exporter.spec import DecoderSpec
 
 __all__ = ["head_names", "head_weights"]
 
-_EMBEDDING = "model.embed_tokens.weight"
-
 
 def head_weights(spec: DecoderSpec) -> list[str]:
     """The tensor that makes the logits of each exit, the final one last."""
-    final = _EMBEDDING if spec.backbone.tie_word_embeddings else "lm_head.weight"
+    final = EMBEDDINGS if spec.backbone.tie_word_embeddings else LM_HEAD
     if spec.exits is None:
         return [final]
     num_early = len(spec.exits.layers)
     if spec.exits.early_head == "own":
-        return [*(f"early_lm_heads.{k}.weight" for k in range(num_early)), final]
-    early = final if spec.exits.early_head == "lm_head" else _EMBEDDING
+        return [*(early_head_name(k) for k in range(num_early)), final]
+    early = final if spec.exits.early_head == "lm_head" else EMBEDDINGS
     return [early] * num_early + [final]
 
 

@@ -43,6 +43,7 @@ class RMSNorm(Module):
         self.weight = Parameter([size])
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        """x [..., size] of the compute type to the same."""
         wide = cast(op, x, ir.DataType.FLOAT, source=self.dtype)
         scale = cast(op, self.weight, ir.DataType.FLOAT)
         y = op.RMSNormalization(wide, scale, axis=-1, epsilon=self.epsilon)

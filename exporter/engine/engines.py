@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from quatrain.exporter.engine.build import GraphBuild, Job
 from quatrain.exporter.engine.choice import require_builder
 from quatrain.exporter.engine.onnx_graph import OnnxGraph
@@ -19,7 +21,8 @@ from quatrain.exporter.errors import BuildError
 from quatrain.exporter.local_gpu import find_gpus
 from quatrain.exporter.progress import Progress
 from quatrain.exporter.targets import Flavour, Target, find_target
-from quatrain.runtime.manifest import Engine, Graph, load_manifest
+from quatrain.runtime.bundle_check import verify_bundle
+from quatrain.runtime.manifest import Engine, Graph, Manifest, load_manifest
 
 __all__ = ["build_engines"]
 
@@ -58,6 +61,7 @@ def build_engines(
     jobs = _plan_jobs(targets, flavour)
     manifest = load_manifest(bundle)
     onnx_graphs = [_open_graph(bundle, graph) for graph in manifest.graphs]
+    _verify_sources(bundle, manifest)
     needed = _check_space(bundle, onnx_graphs, len(jobs))
     _warn_of_memory(onnx_graphs, progress)
     built: list[StagedEngine] = []
@@ -101,6 +105,13 @@ def _open_graph(bundle: Path, graph: Graph) -> OnnxGraph:
             "export the checkpoint again",
         )
     return onnx_graph
+
+
+def _verify_sources(bundle: Path, manifest: Manifest) -> None:
+    """Hold what engines are made of to the manifest; old engines may differ: they give way."""
+    engines = {engine.path for engine in manifest.engines}
+    sources = [record for record in manifest.files if record.path not in engines]
+    verify_bundle(bundle, msgspec.structs.replace(manifest, files=sources))
 
 
 def _check_space(bundle: Path, graphs: list[OnnxGraph], num_jobs: int) -> int:

@@ -95,6 +95,9 @@ def load_tensorrt(flavour: Flavour) -> TensorRT:
     try:
         trt = importlib.import_module(MODULES[flavour])
     except (ImportError, OSError) as error:
+        interrupt = error.__cause__
+        if interrupt is not None and not isinstance(interrupt, Exception):
+            raise interrupt from None  # the bindings make an ImportError of Ctrl-C, too
         raise BuildError(
             f"{flavour} to build engines with", f"importing it failed: {error}", "install it again"
         ) from error

@@ -51,16 +51,17 @@ def test_a_failed_overwrite_leaves_the_old_bundle(tmp_path: Path):
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_a_failed_rename_puts_the_old_bundle_back(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("place", ["staging", "out"])
+def test_a_failed_rename_leaves_the_old_bundle(tmp_path: Path, monkeypatch, place):
     make_bundle(tmp_path / "out", "old")
     rename = Path.rename
 
-    def fail_for_staging(self: Path, target: Path) -> Path:
-        if "staging" in self.name:
+    def fail_at_place(self: Path, target: Path) -> Path:
+        if self.name == place or f".{place}-" in self.name:
             raise OSError(errno.EIO, "input/output error")
         return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", fail_for_staging)
+    monkeypatch.setattr(Path, "rename", fail_at_place)
     with (
         pytest.raises(ExportError, match="input/output error"),
         staged_bundle(tmp_path / "out", overwrite=True) as staging,
@@ -68,6 +69,22 @@ def test_a_failed_rename_puts_the_old_bundle_back(tmp_path: Path, monkeypatch):
         (staging / MANIFEST_NAME).write_text("new")
     assert (tmp_path / "out" / MANIFEST_NAME).read_text() == "old"
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_an_old_bundle_that_cannot_be_put_back_is_not_removed(tmp_path: Path, monkeypatch):
+    make_bundle(tmp_path / "out", "old")
+    rename = Path.rename
+
+    def fail_from_then_on(self: Path, target: Path) -> Path:
+        if self.name != "out":
+            raise OSError(errno.EIO, "input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_from_then_on)
+    with pytest.raises(ExportError), staged_bundle(tmp_path / "out", overwrite=True):
+        pass
+    [kept] = tmp_path.glob(f".out.old-*/bundle/{MANIFEST_NAME}")
+    assert kept.read_text() == "old"
 
 
 def test_overwrite_replaces_a_bundle(tmp_path: Path):
@@ -169,3 +186,15 @@ def test_write_file_keeps_the_old_one_on_failure(tmp_path: Path, monkeypatch):
         write_file(tmp_path / "f", b"new")
     assert (tmp_path / "f").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize("mode", [None, "copy"])
+def test_weights_never_overwrite_what_is_there(tmp_path: Path, mode):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.safetensors").write_text(name)
+    target = tmp_path / "bundle" / "x.safetensors"
+    place_weights(tmp_path / "one" / "x.safetensors", target, "link")
+    with pytest.raises(FileExistsError):
+        place_weights(tmp_path / "two" / "x.safetensors", target, mode)
+    assert (tmp_path / "one" / "x.safetensors").read_text() == "one"

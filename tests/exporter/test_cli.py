@@ -239,6 +239,19 @@ def test_a_reader_that_goes_away_is_no_error_of_ours(nvium_checkpoint: Path) -> 
     assert run.stderr == ""
 
 
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full", "2>&-", "2>/dev/full", ">&- 2>&-"])
+def test_streams_that_cannot_be_written(
+    redirection: str, nvium_checkpoint: Path, tmp_path: Path
+) -> None:
+    words = ["bash", "-c", f'"$@" {redirection}', "-", *QUATRAIN]
+    words += ["export", str(nvium_checkpoint), "-o", str(tmp_path / "bundle"), "--json"]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in run.stderr
+    assert run.returncode == (1 if redirection == ">/dev/full" else 0)
+    if ">&-" not in redirection.split() and redirection != ">/dev/full":
+        assert json.loads(run.stdout)["weights"] in ("link", "copy")
+
+
 # --- export and inspect, for real ---
 
 

@@ -446,7 +446,7 @@ def test_a_changed_file_is_found_unless_told_otherwise(nvium_bundle: Path, tmp_p
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"threads": value} for value in (0, True, 1.5)),
+        *({"threads": value} for value in (0, True, 1.5, 999_999)),
         *({"max_deferred": value} for value in (0, 10**6, True)),
         {"backend": "cuda"},
     ],
@@ -477,3 +477,19 @@ def test_a_closed_llm_refuses_work(nvium_bundle: Path) -> None:
     ):
         with pytest.raises(RequestError, match="closed"):
             ask()
+
+
+def test_what_streams_while_the_llm_is_closed_ends_there(nvium_bundle: Path) -> None:
+    llm = LLM(nvium_bundle, backend="onnxruntime", threads=1)
+    conversation = llm.conversation()
+    streams = [llm.stream([1], GREEDY), conversation.stream([1], GREEDY)]
+    abandoned = llm.conversation().stream([1], GREEDY)
+    for stream in (*streams, abandoned):
+        for _ in range(6):  # far enough that every buffer is bound
+            next(stream)
+    llm.close()
+    for stream in streams:
+        with pytest.raises(RequestError, match="closed"):
+            next(stream)
+    abandoned.close()
+    assert conversation.token_ids == []

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from quatrain.exporter.export import export_checkpoint
 from quatrain.runtime import LLM, RequestError, perplexity
 
 
@@ -61,3 +62,9 @@ def test_bad_windows_are_refused(llm: LLM, window: Any) -> None:
 def test_a_text_too_short_is_refused(llm: LLM, ids: list[int]) -> None:
     with pytest.raises(RequestError, match="longer text"):
         perplexity(llm, ids)
+
+
+def test_a_bundle_too_short_for_any_window_is_refused(nvium_checkpoint: Path, tmp_path: Path):
+    export_checkpoint(nvium_checkpoint, tmp_path / "bundle", max_seq_len=1)
+    with LLM(tmp_path / "bundle") as llm, pytest.raises(RequestError, match="--max-seq-len"):
+        perplexity(llm, [1, 2, 3])

@@ -57,6 +57,21 @@ def test_shards_also_in_a_subfolder_and_behind_links(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["a\\b.safetensors", "a\udcff.safetensors"])
+def test_file_names_that_no_graph_can_hold_are_refused(tmp_path: Path, name: str) -> None:
+    save_file(arrays("a"), tmp_path / "x")
+    (tmp_path / "x").rename(tmp_path / name)
+    assert name in refusal(tmp_path).found
+
+
+def test_shards_of_one_name_in_two_folders_are_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    write_shards(tmp_path, {"one/x.safetensors": arrays("a"), "two/x.safetensors": arrays("b")})
+    error = refusal(tmp_path)
+    assert "same file name in several folders: x.safetensors" in error.found
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
 def test_pickled_weights_are_named_and_never_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"cposix\nsystem\n(S'false'\ntR.")

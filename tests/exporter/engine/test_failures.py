@@ -8,11 +8,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from tests.exporter.engine.engine_bundle import TinyDecoder, write_bundle
 
+from quatrain.exporter.bundle import record_file
 from quatrain.exporter.engine import build, engines
 from quatrain.exporter.engine.callbacks import BuildControl
 from quatrain.exporter.engine.engines import build_engines
@@ -23,7 +25,7 @@ from quatrain.exporter.engine.tensorrt_adapter import load_tensorrt
 from quatrain.exporter.errors import BuildError
 from quatrain.exporter.progress import Progress
 from quatrain.runtime.errors import BundleError
-from quatrain.runtime.manifest import load_manifest
+from quatrain.runtime.manifest import MANIFEST_NAME, dump_manifest, load_manifest
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed"
@@ -140,6 +142,10 @@ def test_a_graph_that_differs_from_the_manifest_is_an_error(bundle):
     for info in model.graph.input:
         info.type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, path)
+    manifest = load_manifest(bundle)
+    files = [record_file(bundle, record.path) for record in manifest.files]
+    manifest = msgspec.structs.replace(manifest, files=files)
+    (bundle / MANIFEST_NAME).write_bytes(dump_manifest(manifest))
 
     error = fail_to_build(bundle)
 
@@ -178,6 +184,24 @@ def test_missing_weights(bundle, spoil):
     spoil(bundle / "weights.bin")
 
     assert "cut short: weights.bin" in fail_to_build(bundle).found
+
+
+def test_changed_weights(bundle):
+    weights = bytearray((bundle / "weights.bin").read_bytes())
+    weights[-1] ^= 1
+    (bundle / "weights.bin").write_bytes(weights)
+
+    with pytest.raises(BundleError, match=r"weights\.bin"):
+        build_engines(bundle, ["a6000"])
+
+
+def test_ctrl_c_while_tensorrt_is_imported_is_no_broken_installation(monkeypatch):
+    def interrupt(name: str) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(importlib, "import_module", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load_tensorrt.__wrapped__("tensorrt")
 
 
 def test_not_a_bundle(tmp_path):

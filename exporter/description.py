@@ -1,0 +1,90 @@
+"""What a bundle says of itself: the manifest of freshly written graphs."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from quatrain.exporter.checkpoint.checkpoint import Checkpoint
+from quatrain.exporter.decoder.head_weights import head_names
+from quatrain.exporter.options import ExportOptions
+from quatrain.exporter.spec import DecoderSpec
+from quatrain.exporter.spec_json import describe_spec
+from quatrain.runtime.manifest import (
+    SCHEMA_VERSION,
+    CacheLayer,
+    CacheLayout,
+    ExitLayout,
+    FileRecord,
+    Graph,
+    Manifest,
+    TokenizerInfo,
+    Versions,
+)
+
+__all__ = ["describe_bundle"]
+
+
+def describe_bundle(
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    graphs: list[Graph],
+    records: list[FileRecord],
+    tokenizer: TokenizerInfo | None,
+) -> Manifest:
+    """The manifest of a bundle of these graphs and files, without engines and self-test."""
+    spec = checkpoint.spec
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        family=spec.family,
+        spec=describe_spec(spec),
+        vocab_size=spec.backbone.vocab_size,
+        stored_dtype=checkpoint.stored_dtype,
+        deployment_dtype=options.dtype,
+        limits=options.limits,
+        cache=CacheLayout(capacity=options.capacity, layers=_list_cache_layers(spec, graphs)),
+        graphs=graphs,
+        eos_token_ids=checkpoint.eos_token_ids,
+        files=records,
+        versions=_find_versions(),
+        exits=_describe_exits(spec, graphs),
+        tokenizer=tokenizer,
+    )
+
+
+def _list_cache_layers(spec: DecoderSpec, graphs: list[Graph]) -> list[CacheLayer]:
+    """The cache of each decoder layer, and the graph that holds it."""
+    backbone = spec.backbone
+    layered = [graph for graph in graphs if graph.role != "head"]
+    return [
+        CacheLayer(
+            layer=layer,
+            graph=graph.name,
+            num_heads=backbone.num_key_value_heads,
+            head_dim=backbone.head_dim,
+        )
+        for graph, layers in zip(layered, spec.segments, strict=True)
+        for layer in layers
+    ]
+
+
+def _describe_exits(spec: DecoderSpec, graphs: list[Graph]) -> ExitLayout | None:
+    if spec.exits is None:
+        return None
+    return ExitLayout(
+        layers=[*spec.exits.layers, spec.backbone.num_hidden_layers],
+        segments=[graph.name for graph in graphs if graph.role == "segment"],
+        heads=head_names(spec),
+    )
+
+
+def _find_versions() -> Versions:
+    return Versions(
+        quatrain=_find_version("quatrain"),
+        onnx=_find_version("onnx"),
+        onnxruntime=_find_version("onnxruntime"),
+    )
+
+
+def _find_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
