@@ -158,7 +158,7 @@ def _write_weights(
     with progress.stage("place weights") as stage:
         for file in checkpoint.files:
             path = f"{WEIGHTS_FOLDER}/{file.name}"
-            # Once one file had to be copied, they all are: one bundle, one kind of weights.
+            # Once one file had to be copied, so are those after it.
             mode, sha256 = place_weights(file, bundle / path, "copy" if mode == "copy" else weights)
             progress.say(f"  {path}: {'copied' if mode == 'copy' else 'linked'}")
             if mode == "copy":
