@@ -154,14 +154,14 @@ def _write_weights(
     progress: Progress,
 ) -> tuple[WeightsMode, list[FileRecord]]:
     records = []
-    mode: WeightsMode = weights or "link"
+    mode: WeightsMode = "link"
     with progress.stage("place weights") as stage:
         for file in checkpoint.files:
             path = f"{WEIGHTS_FOLDER}/{file.name}"
-            # Once one file had to be copied, so are those after it.
-            mode, sha256 = place_weights(file, bundle / path, "copy" if mode == "copy" else weights)
+            mode, sha256 = place_weights(file, bundle / path, weights)
             progress.say(f"  {path}: {'copied' if mode == 'copy' else 'linked'}")
             if mode == "copy":
+                weights = "copy"  # once one file had to be copied, so are those after it
                 records.append(record_file(bundle, path, sha256))
             else:
                 full_hash = record_file(bundle, path).sha256 if hash_weights else None

@@ -250,6 +250,7 @@ def test_a_cancelled_build_stops_at_once_and_writes_nothing(bundle):
     manifest = load_manifest(bundle)
     network = load_tensorrt("tensorrt-rtx").parse(bundle / "decoder.float16.onnx")
     assert isinstance(network, Network)
+    load_tensorrt("tensorrt-rtx").log.clear()
     control = BuildControl()
     control.cancel()
     written: list[bytes] = []
@@ -260,6 +261,7 @@ def test_a_cancelled_build_stops_at_once_and_writes_nothing(bundle):
 
     assert not network.build(plan_profiles(manifest.graphs[0], manifest), "8.6", write, control)
     assert written == []
+    assert "BuildCanceled" in " ".join(load_tensorrt("tensorrt-rtx").log.errors)
 
 
 def test_little_memory_is_warned_of_before_the_build(bundle, monkeypatch):
