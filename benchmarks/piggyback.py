@@ -96,7 +96,7 @@ def _write_bundles(model: str, folder: Path) -> tuple[Path, Path]:
     else:
         checkpoints = {"nvium": folder / "wide-nvium", "dense": folder / "wide-dense"}
         rng = np.random.default_rng(0)
-        write_checkpoint(DecoderSpec(WIDE, WIDE_EXITS), checkpoints["nvium"], rng)
+        write_checkpoint(DecoderSpec(WIDE, exits=WIDE_EXITS), checkpoints["nvium"], rng)
         write_checkpoint(DecoderSpec(WIDE), checkpoints["dense"], rng)
     for name, checkpoint in checkpoints.items():
         export_checkpoint(checkpoint, folder / name, self_test=False)

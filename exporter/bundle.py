@@ -1,16 +1,15 @@
-"""A bundle on disk: written in a staging folder and renamed whole, or not at all."""
+"""A bundle on disk: its staging folder, its weights, and the records of its files."""
 
-import errno
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from quatrain.exporter.errors import ExportError
+from quatrain.exporter.staging import staged_folder
 from quatrain.runtime.bundle_check import hash_file, hash_header
 from quatrain.runtime.manifest import MANIFEST_NAME, FileRecord, Link
 
@@ -34,33 +33,18 @@ def staged_bundle(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     Raises `ExportError` if `output` exists (unless it is a bundle and `overwrite` is set), or if
     the disk is full.
     """
-    output = Path(os.path.abspath(output))
-    _check_output(output, overwrite)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.staging-", dir=output.parent))
-    except OSError as error:
-        raise _write_error(output, error) from error
-    try:
-        # mkdtemp makes a folder only its owner may enter; a bundle is an ordinary folder.
-        umask = os.umask(0)
-        os.umask(umask)
-        staging.chmod(0o777 & ~umask)
+    check_output = partial(_check_output, overwrite=overwrite)
+    with staged_folder(output, kind="a bundle", check_output=check_output) as staging:
         yield staging
-        _replace_folder(staging, output)
-    except OSError as error:
-        raise _write_error(output, error) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def place_weights(
     source: Path, target: Path, mode: WeightsMode | None
 ) -> tuple[WeightsMode, str | None]:
-    """Put a weight file into a bundle as a hard link or a copy; says which, and a copy's SHA-256.
+    """Put a weight file at `target` as a hard link or a copy; says which, and a copy's SHA-256.
 
-    Without a `mode` it links where the file system allows. ONNX Runtime refuses external data
-    outside the model's folder, and symbolic links that lead there, so a hard link it must be.
+    Without a `mode` it links where the file system allows. It is a hard link because ONNX Runtime
+    refuses external data outside the model's folder, and symbolic links that lead there.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if mode != "copy":
@@ -70,9 +54,9 @@ def place_weights(
         except OSError as error:
             if mode == "link":
                 raise ExportError(
-                    f"link {source} into the bundle (--weights link)",
+                    f"link {source} rather than copy it (--weights link)",
                     f"{error.strerror}: a hard link needs one file system and the right to link",
-                    "write the bundle next to the checkpoint, or use --weights copy",
+                    "write the output (-o) next to the checkpoint, or use --weights copy",
                 ) from error
     return "copy", _copy_file(source, target)
 
@@ -111,7 +95,7 @@ def _copy_file(source: Path, target: Path) -> str:
     return digest.hexdigest()
 
 
-def _check_output(output: Path, overwrite: bool) -> None:
+def _check_output(output: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(output):
         return
     if not overwrite:
@@ -126,31 +110,3 @@ def _check_output(output: Path, overwrite: bool) -> None:
             f"it is not a bundle: no {MANIFEST_NAME} in it",
             "choose another -o; nothing but a bundle is ever replaced",
         )
-
-
-def _replace_folder(staging: Path, output: Path) -> None:
-    if not output.exists():
-        staging.rename(output)
-        return
-    # Two renames: a folder with contents cannot be replaced in one. The old bundle is removed
-    # only when a bundle has its name again, and put back if the new one does not get it.
-    old = Path(tempfile.mkdtemp(prefix=f".{output.name}.old-", dir=output.parent))
-    try:
-        output.rename(old / "bundle")
-        staging.rename(output)
-    except BaseException:
-        if not output.exists():
-            (old / "bundle").rename(output)
-        raise
-    finally:
-        if output.exists():
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _write_error(output: Path, error: OSError) -> ExportError:
-    found, fix = str(error), "make the folder writable, or choose another -o"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(output.parent).free
-        found = f"the disk is full ({free / 1e9:.2f} GB free); what was written has been removed"
-        fix = "free some space, choose another disk, or use --weights link on the checkpoint's disk"
-    return ExportError(f"write a bundle to {output}", found, fix)

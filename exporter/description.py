@@ -3,7 +3,11 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
+from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES
+from quatrain.exporter.checkpoint.names import stream_table_name
+from quatrain.exporter.decoder.cache_plan import plan_caches
 from quatrain.exporter.decoder.head_weights import head_names
+from quatrain.exporter.graph_files import WEIGHTS_FOLDER
 from quatrain.exporter.options import ExportOptions
 from quatrain.exporter.spec import DecoderSpec
 from quatrain.exporter.spec_json import describe_spec
@@ -14,7 +18,9 @@ from quatrain.runtime.manifest import (
     ExitLayout,
     FileRecord,
     Graph,
+    HostEmbeddings,
     Manifest,
+    StoredTable,
     TokenizerInfo,
     Versions,
 )
@@ -39,30 +45,52 @@ def describe_bundle(
         stored_dtype=checkpoint.stored_dtype,
         deployment_dtype=options.dtype,
         limits=options.limits,
-        cache=CacheLayout(capacity=options.capacity, layers=_list_cache_layers(spec, graphs)),
+        cache=CacheLayout(
+            capacity=options.capacity,
+            layers=_list_cache_layers(spec, graphs),
+            rows_per_token=spec.num_streams,
+        ),
         graphs=graphs,
         eos_token_ids=checkpoint.eos_token_ids,
         files=records,
         versions=_find_versions(),
         exits=_describe_exits(spec, graphs),
+        embeddings=_describe_tables(checkpoint) if options.embeddings == "host" else None,
         tokenizer=tokenizer,
     )
 
 
 def _list_cache_layers(spec: DecoderSpec, graphs: list[Graph]) -> list[CacheLayer]:
     """The cache of each decoder layer, and the graph that holds it."""
-    backbone = spec.backbone
+    caches = plan_caches(spec)
     layered = [graph for graph in graphs if graph.role != "head"]
     return [
         CacheLayer(
             layer=layer,
             graph=graph.name,
-            num_heads=backbone.num_key_value_heads,
-            head_dim=backbone.head_dim,
+            num_heads=caches[layer].num_heads,
+            head_dim=caches[layer].head_dim,
+            unit=caches[layer].unit,
+            window=caches[layer].window,
         )
         for graph, layers in zip(layered, spec.segments, strict=True)
         for layer in layers
     ]
+
+
+def _describe_tables(checkpoint: Checkpoint) -> HostEmbeddings:
+    """Where in the bundle's weight files the table of each stream lies, in stream order."""
+    names = [stream_table_name(stream) for stream in range(checkpoint.spec.num_streams)]
+    tables = [
+        StoredTable(
+            path=f"{WEIGHTS_FOLDER}/{tensor.file.name}",
+            offset=tensor.offset,
+            dtype=SUPPORTED_DTYPES[tensor.dtype],
+            shape=list(tensor.shape),
+        )
+        for tensor in (checkpoint.tensors[name] for name in names)
+    ]
+    return HostEmbeddings(tables=tables)
 
 
 def _describe_exits(spec: DecoderSpec, graphs: list[Graph]) -> ExitLayout | None:

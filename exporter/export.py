@@ -19,6 +19,7 @@ from quatrain.exporter.description import describe_bundle
 from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER, write_graphs
+from quatrain.exporter.memory import EmbeddingsPlace
 from quatrain.exporter.options import ExportRequest, settle_options
 from quatrain.exporter.plan import ExportPlan, make_plan
 from quatrain.exporter.progress import Progress, Stage
@@ -57,10 +58,18 @@ def plan_export(
     max_deferred: int = 16,
     targets: Sequence[str] = (),
     self_test: bool | None = None,
+    embeddings: EmbeddingsPlace = "graph",
 ) -> ExportPlan:
     """What `export_checkpoint` would do with these arguments, with nothing written."""
     request = ExportRequest(
-        dtype, max_seq_len, max_batch, prefill_chunk, max_deferred, tuple(targets), self_test
+        dtype,
+        max_seq_len,
+        max_batch,
+        prefill_chunk,
+        max_deferred,
+        tuple(targets),
+        self_test,
+        embeddings,
     )
     opened = open_checkpoint(checkpoint)
     return make_plan(opened, settle_options(opened, request))
@@ -79,6 +88,7 @@ def export_checkpoint(
     weights: WeightsMode | None = None,
     hash_weights: bool = False,
     self_test: bool | None = None,
+    embeddings: EmbeddingsPlace = "graph",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
@@ -91,13 +101,16 @@ def export_checkpoint(
             the weights are stored so, else float16.
         max_seq_len: Tokens a sequence may have. Default: the model's, at most 4096.
         max_batch: Sequences decoded together.
-        prefill_chunk: Rows of a prompt run in one call.
+        prefill_chunk: Tokens of a prompt run in one call; where a token is several rows (Hidden
+            Decoding), all of them.
         max_deferred: Rows an early exit may leave to be filled later (models with exits).
         targets: GPUs to build engines for, of `quatrain.exporter.targets.TARGETS`.
         weights: `link` or `copy` the weight files. Default: link where the file system allows.
         hash_weights: Record the SHA-256 of linked weights, which reads them.
         self_test: Record the first greedy tokens after a short prompt, which runs the model on
             the CPU. Default: if the weights are at most 1 GiB.
+        embeddings: Where the embedding tables are: weights in the `graph`, or on the `host`, which
+            then looks the rows up and leaves that memory of the device free.
         overwrite: Replace an older bundle at `output`.
 
     Raises:
@@ -105,7 +118,14 @@ def export_checkpoint(
     """
     progress = progress or Progress()
     request = ExportRequest(
-        dtype, max_seq_len, max_batch, prefill_chunk, max_deferred, tuple(targets), self_test
+        dtype,
+        max_seq_len,
+        max_batch,
+        prefill_chunk,
+        max_deferred,
+        tuple(targets),
+        self_test,
+        embeddings,
     )
     with progress.stage("read checkpoint"):
         opened = open_checkpoint(checkpoint)

@@ -21,10 +21,10 @@ def write_graphs(bundle: Path, checkpoint: Checkpoint, options: ExportOptions) -
 
     Both read the same stored weights out of the bundle's safetensors files, by offset.
     """
-    cpu = _write_variants(bundle, checkpoint, "float32", options.capacity)
+    cpu = _write_variants(bundle, checkpoint, "float32", options)
     engine = cpu
     if options.dtype != "float32":
-        engine = _write_variants(bundle, checkpoint, options.dtype, options.capacity)
+        engine = _write_variants(bundle, checkpoint, options.dtype, options)
     return [
         Graph(
             name=built.name,
@@ -40,11 +40,13 @@ def write_graphs(bundle: Path, checkpoint: Checkpoint, options: ExportOptions) -
 
 
 def _write_variants(
-    bundle: Path, checkpoint: Checkpoint, dtype: str, capacity: int
+    bundle: Path, checkpoint: Checkpoint, dtype: str, options: ExportOptions
 ) -> list[tuple[BuiltGraph, GraphVariant]]:
     stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
     written = []
-    for built in build_graphs(checkpoint.spec, stored, dtype, capacity):
+    for built in build_graphs(
+        checkpoint.spec, stored, dtype, options.capacity, embeddings=options.embeddings
+    ):
         _attach_weights(built.model.graph, checkpoint.tensors)
         path = f"{built.name}.{dtype}.onnx"
         ir.save(built.model, bundle / path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from quatrain.exporter.checkpoint import Checkpoint, LazyTensor, open_checkpoint
 from quatrain.exporter.checkpoint.finite import BadWeight, find_bad_weights
+from quatrain.exporter.memory import CacheBill, WeightBill, bill_cache, bill_weights
 from quatrain.exporter.progress import Progress
 from quatrain.exporter.spec_json import describe_spec
 
@@ -27,8 +28,9 @@ class Inspection:
 
     `num_parameters` and `weight_bytes` count tied tensors once and leave out the leftovers.
     `dtype_bytes` is the number of weight bytes stored in each dtype. `kv_bytes_per_token` is the
-    size of one token's keys and values in 16-bit caches. `bad_weights` is None where the weights
-    were not read.
+    size of one token's keys and values in 16-bit caches, which `cache` explains; `weights` says
+    what engines and host would hold with the embeddings in the graph, and with them on the host.
+    `bad_weights` is None where the weights were not read.
     """
 
     folder: str
@@ -45,6 +47,8 @@ class Inspection:
     bos_token_id: int | None
     add_bos_token: bool
     kv_bytes_per_token: int
+    weights: list[WeightBill]
+    cache: CacheBill
     settings_file: str | None
     bad_weights: list[BadWeight] | None
 
@@ -63,6 +67,7 @@ def inspect_checkpoint(
     """
     checkpoint = open_checkpoint(path)
     tensors = checkpoint.tensors.values()
+    cache = bill_cache(checkpoint.spec, item_bytes=2)
     return Inspection(
         folder=str(checkpoint.folder),
         family=checkpoint.spec.family,
@@ -77,7 +82,9 @@ def inspect_checkpoint(
         eos_token_ids=list(checkpoint.eos_token_ids),
         bos_token_id=checkpoint.bos_token_id,
         add_bos_token=checkpoint.add_bos_token,
-        kv_bytes_per_token=2 * checkpoint.spec.backbone.cache_elements_per_token,
+        kv_bytes_per_token=cache.bytes_per_token,
+        weights=bill_weights(checkpoint.spec, checkpoint.tensors),
+        cache=cache,
         settings_file=None if checkpoint.settings_file is None else str(checkpoint.settings_file),
         bad_weights=find_bad_weights(checkpoint, progress) if check_weights else None,
     )

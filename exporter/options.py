@@ -1,9 +1,11 @@
 """What an export is asked to do, with its defaults settled and checked against the checkpoint."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.errors import ExportError
+from quatrain.exporter.memory import EmbeddingsPlace
 from quatrain.exporter.spec import DType
 from quatrain.exporter.targets import find_target
 from quatrain.runtime.manifest import Limits
@@ -18,7 +20,10 @@ _SELF_TEST_MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """The arguments of `export_checkpoint` that a plan depends on; None where it is to choose."""
+    """The arguments of `export_checkpoint` that a plan depends on; None where it is to choose.
+
+    `max_seq_len` and `prefill_chunk` count tokens, whatever number of rows a token is.
+    """
 
     dtype: DType | None
     max_seq_len: int | None
@@ -27,13 +32,15 @@ class ExportRequest:
     max_deferred: int
     targets: tuple[str, ...]
     self_test: bool | None
+    embeddings: EmbeddingsPlace = "graph"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """A request with everything settled.
 
-    `dtype` is the compute type of the engines; `capacity` the positions of the static caches.
+    `dtype` is the compute type of the engines; `capacity` the tokens that the static caches hold;
+    `embeddings` is where the embedding tables are.
     """
 
     dtype: DType
@@ -41,6 +48,7 @@ class ExportOptions:
     capacity: int
     targets: tuple[str, ...]
     self_test: bool
+    embeddings: EmbeddingsPlace = "graph"
 
 
 def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOptions:
@@ -49,9 +57,11 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
     By default engines compute in bfloat16 where the weights are stored so, else in float16.
 
     Raises:
-        ExportError: A size that is below 1, or more positions than the checkpoint knows.
+        ExportError: A size that is below 1, more positions than the checkpoint knows, or no
+            place for embeddings.
         BuildError: There is no target of that name.
     """
+    _check_place(request.embeddings)
     limits = _settle_limits(checkpoint.spec.backbone.max_position_embeddings, request)
     for target in request.targets:
         find_target(target)
@@ -63,11 +73,22 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
     return ExportOptions(
         dtype=request.dtype or default_dtype,
         limits=limits,
-        # One position of padding at least, and rows that start on 16-byte boundaries.
+        # One token of padding at least, and rows that start on 16-byte boundaries.
         capacity=(limits.max_seq_len + 8) // 8 * 8,
         targets=request.targets,
         self_test=self_test,
+        embeddings=request.embeddings,
     )
+
+
+def _check_place(embeddings: str) -> None:
+    places = get_args(EmbeddingsPlace)
+    if embeddings not in places:
+        raise ExportError(
+            f"embeddings in the {embeddings} (--embeddings)",
+            "there is no such place for them",
+            f"choose one of {', '.join(places)}",
+        )
 
 
 def _settle_limits(positions: int, request: ExportRequest) -> Limits:

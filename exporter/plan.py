@@ -4,16 +4,31 @@ from dataclasses import dataclass
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.decoder.graph_names import list_graphs
+from quatrain.exporter.memory import (
+    CacheBill,
+    EmbeddingsPlace,
+    WeightBill,
+    bill_cache,
+    bill_weights,
+)
 from quatrain.exporter.options import ExportOptions
-from quatrain.runtime.kv_cache import ITEM_BYTES
+from quatrain.runtime.manifest import ITEM_BYTES
 
 __all__ = ["ExportPlan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """Sizes in bytes; the cache of one token in the compute type of the engines (on a CPU it is
-    float32), and that of a full batch at the limit."""
+    """What an export would write. All sizes are in bytes.
+
+    `weight_bytes` is the size of the stored tensors, each once. `weights` says what engines and
+    host would hold with the embeddings in either place, of which `embeddings` is the chosen one;
+    `cpu_weight_bytes` is what a CPU holds there. `max_seq_len` and `prefill_chunk` count tokens.
+
+    `kv_bytes_per_token` is the cache of one token in the compute type of the engines (on a CPU it
+    is float32), which `cache` explains; `kv_bytes_at_limit` that of a full batch of the longest
+    sequences, as it is set aside.
+    """
 
     family: str
     parameters: int
@@ -29,16 +44,19 @@ class ExportPlan:
     kv_bytes_at_limit: int
     cpu_weight_bytes: int
     self_test: bool
+    embeddings: EmbeddingsPlace
+    weights: list[WeightBill]
+    cache: CacheBill
 
 
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
     """Arithmetic only: nothing is read or written."""
     spec, limits = checkpoint.spec, options.limits
-    parameters = sum(tensor.size for tensor in checkpoint.tensors.values())
-    per_token = spec.backbone.cache_elements_per_token * ITEM_BYTES[options.dtype]
+    bills = bill_weights(spec, checkpoint.tensors)
+    cache = bill_cache(spec, ITEM_BYTES[options.dtype])
     return ExportPlan(
         family=spec.family,
-        parameters=parameters,
+        parameters=sum(tensor.size for tensor in checkpoint.tensors.values()),
         weight_bytes=sum(tensor.nbytes for tensor in checkpoint.tensors.values()),
         dtype=options.dtype,
         max_seq_len=limits.max_seq_len,
@@ -47,8 +65,11 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
         max_deferred=limits.max_deferred,
         graphs=list_graphs(spec),
         targets=list(options.targets),
-        kv_bytes_per_token=per_token,
-        kv_bytes_at_limit=per_token * options.capacity * limits.max_batch,
-        cpu_weight_bytes=parameters * 4,
+        kv_bytes_per_token=cache.bytes_per_token,
+        kv_bytes_at_limit=cache.bytes_per_token * options.capacity * limits.max_batch,
+        cpu_weight_bytes=next(b.cpu_bytes for b in bills if b.embeddings == options.embeddings),
         self_test=options.self_test,
+        embeddings=options.embeddings,
+        weights=bills,
+        cache=cache,
     )

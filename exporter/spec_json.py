@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from quatrain.exporter.spec import DecoderSpec, LinearRopeScaling, RopeScaling
+from quatrain.exporter.spec import DecoderSpec, LinearRopeScaling, RopeScaling, Streams
 
 __all__ = ["describe_spec"]
 
@@ -13,12 +13,23 @@ def describe_spec(spec: DecoderSpec) -> dict[str, object]:
     Rotary scaling carries transformers' `rope_type`, by which its kind can be told.
     """
     backbone: dict[str, object] = asdict(spec.backbone)
+    backbone["sliding_windows"] = list(spec.backbone.sliding_windows)
     if spec.backbone.rope_scaling is not None:
         backbone["rope_scaling"] = _describe_rope_scaling(spec.backbone.rope_scaling)
     exits: dict[str, object] | None = None
     if spec.exits is not None:
         exits = asdict(spec.exits) | {"layers": list(spec.exits.layers)}
-    return {"backbone": backbone, "exits": exits}
+    return {"backbone": backbone, "streams": _describe_streams(spec.streams), "exits": exits}
+
+
+def _describe_streams(streams: Streams | None) -> dict[str, object] | None:
+    if streams is None:
+        return None
+    return {
+        "num_streams": streams.num_streams,
+        "intra_stream": list(streams.intra_stream),
+        "mirrors": [asdict(mirror) for mirror in streams.mirrors],
+    }
 
 
 def _describe_rope_scaling(scaling: RopeScaling) -> dict[str, object]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.runtime.errors import RequestError
-from quatrain.runtime.manifest import CacheLayout
+from quatrain.runtime.manifest import ITEM_BYTES, CacheLayout
 
 __all__ = [
     "ITEM_BYTES",
@@ -21,7 +21,6 @@ __all__ = [
     "allocate_host",
 ]
 
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # Where there is a choice, pages of this process alone: shared ones live in a file system.
 _PRIVATE = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
@@ -61,7 +60,7 @@ def allocate_host(num_bytes: int) -> MemoryBlock:
 
 @dataclass(frozen=True, slots=True)
 class CacheTensor:
-    """The keys or the values of one layer: `[batch, num_heads, capacity, head_dim]`."""
+    """The keys or the values of one layer: `[batch, num_heads, positions, head_dim]`."""
 
     name: str
     dtype: str
@@ -80,7 +79,8 @@ class KVCache:
     """The caches of all layers of a batch, by the name of the graph input they are bound to.
 
     They begin as zeros: padding and masked positions are read, and 0 * NaN would be NaN. They
-    never need clearing, since a mask hides whatever lies behind a row's live length.
+    never need clearing, since a mask hides whatever lies behind a row's live length. `capacity`
+    counts tokens, of which one may take several positions.
     """
 
     def __init__(self, batch_size: int, capacity: int, tensors: dict[str, CacheTensor]) -> None:
@@ -104,15 +104,15 @@ def allocate_cache(
     """Caches for `batch_size` sequences; raises `RequestError` if memory does not suffice."""
     tensors = {}
     for layer in layout.layers:
-        shape = (batch_size, layer.num_heads, layout.capacity, layer.head_dim)
+        shape = (batch_size, layer.num_heads, layout.positions(layer), layer.head_dim)
         for name in (f"key_cache.{layer.layer}", f"value_cache.{layer.layer}"):
             num_bytes = int(np.prod(shape)) * ITEM_BYTES[dtype]
             try:
                 tensors[name] = CacheTensor(name, dtype, shape, allocate(num_bytes))
             except MemoryError as error:
                 raise RequestError(
-                    f"a cache for {batch_size} sequences of {layout.capacity} positions",
-                    f"no memory for {name} ({num_bytes} bytes)",
+                    f"a cache for {batch_size} sequences of {layout.capacity} tokens",
+                    f"no memory for {name} ({num_bytes} bytes, {shape[2]} positions a sequence)",
                     "use a smaller batch, or export with a smaller --max-seq-len",
                 ) from error
     return KVCache(batch_size, layout.capacity, tensors)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.runtime.errors import EngineError, RequestError
+from quatrain.runtime.host_embeddings import MappedEmbeddings
 from quatrain.runtime.kv_cache import KVCache, MemoryBlock, allocate_cache, allocate_host
 from quatrain.runtime.manifest import Manifest, TensorInfo, load_manifest
 
@@ -86,7 +87,8 @@ class Session(Protocol):
 class Model:
     """An opened bundle: its manifest, and a session per graph by name.
 
-    `backend` is what runs it, `reason` why that one was chosen.
+    `backend` is what runs it, `reason` why that one was chosen. `embeddings` are the tables that
+    stay on the host, None where the first graph holds them.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Model:
         self.sessions = sessions
         self.backend = backend
         self.reason = reason
+        self.embeddings = _map_embeddings(bundle, manifest)
         self._allocate = allocate
 
     @property
@@ -132,6 +135,8 @@ class Model:
         for session in self.sessions.values():
             session.close()
         self.sessions.clear()
+        if self.embeddings is not None:
+            self.embeddings.close()
 
     def __enter__(self) -> Self:
         return self
@@ -201,6 +206,12 @@ def run_graph(
 def resolve_shape(shape: list[int | str], sizes: Sizes) -> tuple[int, ...]:
     """A manifest shape with its symbolic dimensions filled in."""
     return tuple(size if isinstance(size, int) else getattr(sizes, size) for size in shape)
+
+
+def _map_embeddings(bundle: Path, manifest: Manifest) -> MappedEmbeddings | None:
+    if manifest.embeddings is None:
+        return None
+    return MappedEmbeddings(bundle, manifest.embeddings)
 
 
 def _open_onnxruntime(bundle: Path, manifest: Manifest, threads: int | None, reason: str) -> Model:

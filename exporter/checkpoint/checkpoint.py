@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quatrain.exporter.checkpoint.backbone import read_backbone
-from quatrain.exporter.checkpoint.completeness import match_tensors
+from quatrain.exporter.checkpoint.completeness import check_layer_count, match_tensors
 from quatrain.exporter.checkpoint.fields import Fields
 from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES, LazyTensor
@@ -16,11 +16,13 @@ from quatrain.exporter.checkpoint.nvium import (
     read_exits,
     read_tie_word_embeddings,
 )
+from quatrain.exporter.checkpoint.streams import read_streams, rename_stream_tables
 from quatrain.exporter.checkpoint.tokens import read_token_settings
 from quatrain.exporter.checkpoint.weight_files import read_weights
+from quatrain.exporter.checkpoint.windows import read_windows
 from quatrain.exporter.checkpoint.yaml_file import read_yaml_mapping
 from quatrain.exporter.errors import CheckpointError
-from quatrain.exporter.spec import DecoderSpec, DType
+from quatrain.exporter.spec import Backbone, DecoderSpec, DType
 
 __all__ = ["Checkpoint", "open_checkpoint"]
 
@@ -63,12 +65,15 @@ def open_checkpoint(path: Path) -> Checkpoint:
             "give the folder that holds config.json and the safetensors weights",
         )
     config = Fields(read_json_object(config_path), str(config_path))
-    spec = DecoderSpec(read_backbone(config))
+    backbone = read_backbone(config)
     weights = read_weights(folder)
+    check_layer_count(backbone.num_hidden_layers, weights.tensors, str(folder))
+    spec = _add_streams(backbone, config)
     settings_file = find_nvium_settings(folder) if is_nvium(weights.tensors) else None
     if settings_file is not None:
         spec = _add_exits(spec, config, settings_file, weights.tensors)
-    matched = match_tensors(spec, weights.tensors, str(folder))
+    named = rename_stream_tables(spec, config, weights.tensors, str(folder))
+    matched = match_tensors(spec, named, str(folder))
     tokens = read_token_settings(folder, config)
     return Checkpoint(
         folder=folder,
@@ -85,13 +90,19 @@ def open_checkpoint(path: Path) -> Checkpoint:
     )
 
 
+def _add_streams(backbone: Backbone, config: Fields) -> DecoderSpec:
+    streams = read_streams(config, backbone.num_hidden_layers)
+    windows = read_windows(config, backbone, streams)
+    return DecoderSpec(replace(backbone, sliding_windows=windows), streams=streams)
+
+
 def _add_exits(
     spec: DecoderSpec, config: Fields, path: Path, tensors: Mapping[str, LazyTensor]
 ) -> DecoderSpec:
     settings = Fields(read_yaml_mapping(path), str(path))
     tied = read_tie_word_embeddings(settings, config)
     backbone = replace(spec.backbone, tie_word_embeddings=tied)
-    return DecoderSpec(backbone, exits=read_exits(settings, backbone, tensors))
+    return replace(spec, backbone=backbone, exits=read_exits(settings, backbone, tensors))
 
 
 def _find_stored_dtype(tensors: Mapping[str, LazyTensor]) -> DType:

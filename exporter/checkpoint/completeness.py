@@ -17,7 +17,7 @@ from quatrain.exporter.checkpoint.names import (
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.spec import DecoderSpec
 
-__all__ = ["IncompleteCheckpointError", "MatchedTensors", "match_tensors"]
+__all__ = ["IncompleteCheckpointError", "MatchedTensors", "check_layer_count", "match_tensors"]
 
 # Buffers and training state that some trainers leave among the weights; nothing is computed
 # from them at inference.
@@ -56,6 +56,20 @@ class MatchedTensors:
     leftovers: tuple[str, ...]
 
 
+def check_layer_count(layers: int, stored: Tensors, source: str) -> None:
+    """Refuse a wrong number of layers before anything is made up for each of them.
+
+    Raises:
+        CheckpointError: There are fewer tensors than layers.
+    """
+    if layers > len(stored):
+        raise CheckpointError(
+            f"a decoder of {layers} layers in {source}",
+            f"only {len(stored)} tensors in the weights",
+            "correct num_hidden_layers in config.json",
+        )
+
+
 def match_tensors(spec: DecoderSpec, stored: Tensors, source: str) -> MatchedTensors:
     """Pair every tensor the decoder needs with a stored one, and account for all others.
 
@@ -65,7 +79,6 @@ def match_tensors(spec: DecoderSpec, stored: Tensors, source: str) -> MatchedTen
         IncompleteCheckpointError: Something is missing, unexpected or of another shape.
         CheckpointError: A weight is stored in an unsupported dtype, or is tied to different ones.
     """
-    _check_layer_count(spec, stored, source)
     expected = expected_tensors(spec)
     present = _rename_tied_embeddings(spec, stored)
     _check_dtypes(expected, present, source)
@@ -92,17 +105,6 @@ def match_tensors(spec: DecoderSpec, stored: Tensors, source: str) -> MatchedTen
         {name: present[name] for name in expected},
         tuple(present[name].stored_name for name in extra),
     )
-
-
-def _check_layer_count(spec: DecoderSpec, stored: Tensors, source: str) -> None:
-    # Before a name is made up for every tensor of layers that a wrong number promises.
-    layers = spec.backbone.num_hidden_layers
-    if layers > len(stored):
-        raise CheckpointError(
-            f"a decoder of {layers} layers in {source}",
-            f"only {len(stored)} tensors in the weights",
-            "correct num_hidden_layers in config.json",
-        )
 
 
 def _rename_tied_embeddings(spec: DecoderSpec, stored: Tensors) -> Tensors:

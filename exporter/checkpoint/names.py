@@ -2,7 +2,7 @@
 
 from quatrain.exporter.spec import Backbone, DecoderSpec, Exits
 
-__all__ = ["EMBEDDINGS", "LM_HEAD", "early_head_name", "expected_tensors"]
+__all__ = ["EMBEDDINGS", "LM_HEAD", "early_head_name", "expected_tensors", "stream_table_name"]
 
 EMBEDDINGS = "model.embed_tokens.weight"
 LM_HEAD = "lm_head.weight"
@@ -14,10 +14,15 @@ def expected_tensors(spec: DecoderSpec) -> Shapes:
     """Name and shape of every tensor that a checkpoint of this decoder must hold.
 
     Tied tensors are listed once, under the name of their source. Names and shapes are those of
-    transformers' Llama, Qwen2 and Qwen3 models and of N-vium (github.com/ETH-DISCO/n-vium).
+    transformers' Llama, Qwen2 and Qwen3 models and of N-vium (github.com/ETH-DISCO/n-vium); those
+    of the streams' tables are WeLM's, from its SGLang serving code. A layer that mirrors another
+    one's keys and values has projections of its own all the same.
     """
     backbone = spec.backbone
-    shapes: Shapes = {EMBEDDINGS: (backbone.vocab_size, backbone.hidden_size)}
+    shapes: Shapes = {
+        stream_table_name(stream): (backbone.vocab_size, backbone.hidden_size)
+        for stream in range(spec.num_streams)
+    }
     for layer in range(backbone.num_hidden_layers):
         shapes |= _attention(f"model.layers.{layer}.self_attn", backbone)
         shapes |= _feed_forward(f"model.layers.{layer}.mlp", backbone)
@@ -29,6 +34,13 @@ def expected_tensors(spec: DecoderSpec) -> Shapes:
     if spec.exits is not None:
         shapes |= _exits(spec.exits, backbone)
     return shapes
+
+
+def stream_table_name(stream: int) -> str:
+    """The name of a stream's embedding table: the first one's is any decoder's own."""
+    if stream == 0:
+        return EMBEDDINGS
+    return f"model.scale_seq_embed_tokens_list.{stream - 1}.weight"
 
 
 def early_head_name(exit_index: int) -> str:

@@ -22,14 +22,20 @@ def _is_off(value: object) -> bool:
     return value is None or value is False or value == 0 or value in ([], {}, "")
 
 
+def _is_empty(value: object) -> bool:
+    return value is None or value == []
+
+
+def _is_off_everywhere(value: object) -> bool:
+    return not any(value) if isinstance(value, list) else _is_off(value)
+
+
 def _is_one(value: object) -> bool:
     return value is None or value == 1
 
 
 _LATER = "this family is not supported yet and arrives later"
 _REFUSALS = (
-    _Refusal("scale_seq_times", f"Hidden Decoding: {_LATER}", _is_off),
-    _Refusal("kv_mirror_layers", f"Hidden Decoding with KV-Mirror: {_LATER}", _is_off),
     _Refusal("bank_topk", f"the bank-top-k feed-forward: {_LATER}", _is_off),
     _Refusal("hilp", f"HiLP latent drafting: {_LATER}", _is_off),
     _Refusal("nextlat", f"NextLat latent drafting: {_LATER}", _is_off),
@@ -56,6 +62,13 @@ _REFUSALS = (
     _Refusal("attention_chunk_size", "attention in chunks", _is_off),
     _Refusal("use_qk_norm", "normed queries and keys outside Qwen3", _is_off),
     _Refusal("attention_sinks", "attention sinks", _is_off),
+    _Refusal("enable_attn_sink_layerwise", "attention sinks", _is_off_everywhere),
+    _Refusal("oe_grams", "over-encoding (n-gram) embeddings", _is_off),
+    _Refusal("oe_vocab_sizes", "over-encoding (n-gram) embeddings", _is_off),
+    _Refusal("prenorm_layer_idx", "norms after the sublayers", _is_empty),
+    _Refusal("o_norm", "a norm of the attention output", _is_off),
+    _Refusal("qk_rope_head_dim", "rotation of a part of each head only", _is_off),
+    _Refusal("num_nextn_predict_layers", "layers that predict further tokens (MTP)", _is_off),
     _Refusal("is_encoder_decoder", "an encoder", _is_off),
 )
 
@@ -74,33 +87,6 @@ def refuse_unsupported(config: Fields) -> None:
                 refusal.meaning,
                 "use a checkpoint without it; reading on would give wrong numbers silently",
             )
-    _refuse_sliding_window(config)
-
-
-def _refuse_sliding_window(config: Fields) -> None:
-    layer_types = config.texts("layer_types")
-    other = sorted(set(layer_types) - {"full_attention"})
-    if other:
-        raise _sliding(config, f"layer_types with {', '.join(other)}")
-    # Without layer_types, Qwen's layers from max_window_layers on slide when the window is used
-    # (transformers, Qwen2Config and Qwen3Config; their defaults are a window of 4096 and layer 28).
-    if layer_types or not config.flag("use_sliding_window", False):
-        return
-    if config.has_key("sliding_window") and not config.has("sliding_window"):
-        return
-    first = config.integer("max_window_layers", 28)
-    if first < config.integer("num_hidden_layers"):
-        window = config.integer("sliding_window", 4096)
-        raise _sliding(config, f"a sliding_window of {window} from layer {first} on")
-
-
-def _sliding(config: Fields, found: str) -> CheckpointError:
-    return CheckpointError(
-        f"full attention in every layer of {config.source}",
-        f"{found}, which is not supported",
-        "use a checkpoint with full attention, or set use_sliding_window to false "
-        "if sequences stay shorter than the window",
-    )
 
 
 def _show(value: object) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from quatrain.exporter.checkpoint.backbone import ARCHITECTURES
+from quatrain.exporter.checkpoint.backbone import ARCHITECTURES, read_base_model_type
 from quatrain.exporter.checkpoint.fields import Fields
 from quatrain.exporter.checkpoint.json_file import read_json_object
 
@@ -44,7 +44,7 @@ def read_token_settings(folder: Path, config: Fields) -> TokenSettings:
     tokenizer = _read_if_there(folder / "tokenizer_config.json")
     eos = dict.fromkeys(config.integers("eos_token_id") + generation.integers("eos_token_id"))
     bos = config.integers("bos_token_id") or generation.integers("bos_token_id")
-    default = ARCHITECTURES[config.text("model_type")]
+    default = ARCHITECTURES[read_base_model_type(config)]
     if not eos and not config.has_key("eos_token_id") and default.eos_token_id is not None:
         eos = dict.fromkeys([default.eos_token_id])
     if not bos and not config.has_key("bos_token_id") and default.bos_token_id is not None:

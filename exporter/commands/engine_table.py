@@ -25,9 +25,16 @@ def make_engine_table(engines: "Sequence[Engine]") -> Table:
             format_bytes(shared[0].bytes),
             f"{shared[0].build_seconds:.1f}",
             ", ".join(shared[0].plugins) or "-",
+            "-" if shared[0].cache_updates is None else str(shared[0].cache_updates),
         )
         for shared in files.values()
     ]
-    columns = ("graph", "targets", "SM", "TensorRT", "size", "seconds", "plugins")
+    columns = ("graph", "targets", "SM", "TensorRT", "size", "seconds", "plugins", "cache updates")
     notes = tuple(dict.fromkeys(f"{e.target}: {e.note}" for e in engines if e.note))
-    return Table("Engines", columns, rows, numeric=frozenset({"size", "seconds"}), notes=notes)
+    return Table(
+        "Engines",
+        columns,
+        rows,
+        numeric=frozenset({"size", "seconds", "cache updates"}),
+        notes=notes,
+    )

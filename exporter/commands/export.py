@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.engine_table import make_engine_table
+from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.table import format_bytes, format_facts
 from quatrain.exporter.commands.target_flag import add_target_flag
@@ -25,6 +26,7 @@ _PLANNED = (
     "max_deferred",
     "targets",
     "self_test",
+    "embeddings",
 )
 
 
@@ -39,6 +41,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         choices=("float16", "bfloat16", "float32"),
         help="compute type of the engines (default: bfloat16 where the weights are stored so,"
         " else float16); CPUs always compute in float32",
+    )
+    parser.add_argument(
+        "--embeddings",
+        choices=("graph", "host"),
+        default="graph",
+        help="keep the embedding tables in the graph (the default) or in memory of the host, which"
+        " then looks rows up; --dry-run shows what either takes",
     )
     _add_limit_flags(parser.add_argument_group("limits"))
     add_target_flag(parser, required=False)
@@ -65,7 +74,7 @@ def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
     for flag, default, text in (
         ("--max-seq-len", None, "tokens a sequence may have (default: the model's, at most 4096)"),
         ("--max-batch", 4, "sequences decoded together (default: 4)"),
-        ("--prefill-chunk", 512, "rows of a prompt run in one call (default: 512)"),
+        ("--prefill-chunk", 512, "tokens of a prompt run in one call (default: 512)"),
         ("--max-deferred", 16, "rows an early exit may leave for later (default: 16)"),
     ):
         group.add_argument(flag, type=int, default=default, metavar="N", help=text)
@@ -103,15 +112,16 @@ def _format_plan(plan: "ExportPlan") -> str:
     return format_facts(
         f"{plan.family} decoder, {plan.parameters:,} parameters",
         {
-            "weights": format_bytes(plan.weight_bytes),
-            "on a CPU": f"{format_bytes(plan.cpu_weight_bytes)} in float32",
+            "weights": f"{format_bytes(plan.weight_bytes)} stored,"
+            f" {format_bytes(plan.cpu_weight_bytes)} on a CPU",
+            **describe_weights(plan.weights, plan.embeddings),
             "dtype": plan.dtype,
             "max_seq_len": str(plan.max_seq_len),
             "max_batch": str(plan.max_batch),
             "prefill_chunk": str(plan.prefill_chunk),
             "max_deferred": str(plan.max_deferred),
-            "cache": f"{format_bytes(plan.kv_bytes_per_token)} a token,"
-            f" {format_bytes(plan.kv_bytes_at_limit)} at the limits",
+            "cache": describe_cache(plan.cache),
+            "at the limits": f"{format_bytes(plan.kv_bytes_at_limit)} of cache",
             "graphs": ", ".join(plan.graphs),
             "engines": ", ".join(plan.targets) or "none (--target)",
             "self-test": "yes" if plan.self_test else "no",

@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quatrain.exporter.commands.cache_table import make_cache_table
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.engine_table import make_engine_table
+from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights, format_kib
 from quatrain.exporter.commands.table import Table, format_bytes, format_facts
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ def _inspect_bundle(path: Path, check_weights: bool, console: Console) -> int:
     console.set_document(dump_manifest(manifest))
     console.show(_format_manifest(path, manifest))
     console.show_table(_make_graph_table(manifest))
+    console.show_table(make_cache_table(manifest.cache))
     if manifest.engines:
         console.show_table(make_engine_table(manifest.engines))
     return 0
@@ -74,7 +77,8 @@ def _format_inspection(inspection: "Inspection") -> str:
         "model": _describe_backbone(inspection.spec),
         "parameters": f"{inspection.num_parameters:,}",
         "weights": ", ".join(f"{format_bytes(count)} {dtype}" for dtype, count in dtypes),
-        "cache": f"{format_bytes(inspection.kv_bytes_per_token)} a token in 16 bits",
+        **describe_weights(inspection.weights),
+        "cache": f"{describe_cache(inspection.cache)} (in 16 bits)",
         "files": ", ".join(f"{f.name} ({format_bytes(f.bytes)})" for f in inspection.files),
         "tokenizer": ", ".join(inspection.tokenizer_files) or "none: token ids only",
         "BOS, EOS": f"{inspection.bos_token_id}, {_join(inspection.eos_token_ids)}",
@@ -92,6 +96,8 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
         "model": _describe_backbone(manifest.spec),
         "weights": f"stored in {manifest.stored_dtype}, engines compute in"
         f" {manifest.deployment_dtype}, CPUs in float32",
+        "embeddings": _describe_embeddings(manifest),
+        "cache": _describe_bundle_cache(manifest),
         "limits": f"max_seq_len {limits.max_seq_len}, max_batch {limits.max_batch},"
         f" prefill_chunk {limits.prefill_chunk}, max_deferred {limits.max_deferred}",
         "files": f"{len(manifest.files)}, {format_bytes(sum(f.bytes for f in manifest.files))}",
@@ -104,6 +110,30 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
     if manifest.exits:
         facts["exits"] = f"after layers {_join(manifest.exits.layers)}"
     return format_facts(f"{path}: {manifest.family} bundle", facts)
+
+
+def _describe_embeddings(manifest: "Manifest") -> str:
+    rows = manifest.cache.rows_per_token
+    streams = "1 row a token" if rows == 1 else f"{rows} rows a token"
+    if manifest.embeddings is None:
+        return f"in the graph, {streams}"
+    tables = len(manifest.embeddings.tables)
+    return f"on the host, {streams}: {tables} {'table' if tables == 1 else 'tables'}"
+
+
+def _describe_bundle_cache(manifest: "Manifest") -> str:
+    from quatrain.runtime.manifest import ITEM_BYTES
+
+    cache = manifest.cache
+    elements = sum(
+        2 * layer.num_heads * layer.head_dim * cache.positions(layer) // cache.capacity
+        for layer in cache.layers
+    )
+    per_token = elements * ITEM_BYTES[manifest.deployment_dtype]
+    return (
+        f"{format_kib(per_token)} a token in {manifest.deployment_dtype},"
+        f" room for {cache.capacity} tokens"
+    )
 
 
 def _make_graph_table(manifest: "Manifest") -> Table:

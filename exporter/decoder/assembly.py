@@ -4,10 +4,11 @@ import onnx_ir as ir
 from onnxscript import OpBuilder
 from onnxscript.nn import Module, Parameter
 
-from quatrain.exporter.decoder.attention import AttentionInputs
+from quatrain.exporter.checkpoint.names import EMBEDDINGS, LM_HEAD
 from quatrain.exporter.decoder.exits import Adapter, ExitRouter
 from quatrain.exporter.decoder.layers import Caches, LayerStack
-from quatrain.exporter.decoder.projection import Linear, cast
+from quatrain.exporter.decoder.projection import cast
+from quatrain.exporter.decoder.row_views import RowViews
 from quatrain.exporter.spec import DecoderSpec
 
 __all__ = ["DecoderGraph", "HeadGraph", "SegmentGraph"]
@@ -16,26 +17,24 @@ __all__ = ["DecoderGraph", "HeadGraph", "SegmentGraph"]
 class DecoderGraph(Module):
     """A dense decoder: token ids to the logits of the wanted rows."""
 
-    def __init__(self, spec: DecoderSpec, dtype: ir.DataType) -> None:
+    def __init__(self, spec: DecoderSpec, stack: LayerStack, dtype: ir.DataType) -> None:
         super().__init__("")
         backbone = spec.backbone
         self.dtype = dtype
-        self.model = LayerStack(backbone, range(backbone.num_hidden_layers), dtype)
-        self.is_tied = backbone.tie_word_embeddings
-        if not self.is_tied:
-            self.lm_head = Linear(backbone.hidden_size, backbone.vocab_size)
+        self.model = stack
+        # A tied head is the table of the first stream; one name is one parameter of the graph.
+        self.shares_table = backbone.tie_word_embeddings and 0 in stack.embed.tables
+        if not self.shares_table:
+            name = EMBEDDINGS if backbone.tie_word_embeddings else LM_HEAD
+            self.head = Parameter([backbone.vocab_size, backbone.hidden_size], name=name)
 
     def forward(
-        self,
-        op: OpBuilder,
-        input_ids: ir.Value,
-        shared: AttentionInputs,
-        output_rows: ir.Value,
-        caches: Caches,
+        self, op: OpBuilder, x: ir.Value, views: RowViews, caches: Caches
     ) -> tuple[dict[str, ir.Value], Caches]:
-        """Token ids int64 [B, R] to `logits` float32 [B, E, V], and the updated caches."""
-        _, states, updated = self.model(op, input_ids, shared, caches, output_rows)
-        weight = self.model.embed_tokens.weight if self.is_tied else self.lm_head(op)[0]
+        """Token ids int64 [B, R], or the rows that the host looked up for them, to `logits` float32
+        [B, E, V], and the updated caches."""
+        _, states, updated = self.model(op, x, views, caches)
+        weight = self.model.embed.tables[0] if self.shares_table else self.head
         return {"logits": _project_logits(op, states, weight, self.dtype)}, updated
 
 
@@ -45,13 +44,15 @@ class SegmentGraph(Module):
     The adapter runs here, on the wanted rows only, so that one head can serve all exits.
     """
 
-    def __init__(self, spec: DecoderSpec, index: int, dtype: ir.DataType) -> None:
+    def __init__(
+        self, spec: DecoderSpec, stack: LayerStack, index: int, dtype: ir.DataType
+    ) -> None:
         super().__init__("")
         assert spec.exits is not None
         backbone, exits = spec.backbone, spec.exits
         self.index = index
         self.dtype = dtype
-        self.model = LayerStack(backbone, spec.segments[index], dtype)
+        self.model = stack
         self.is_final = self.model.ends_here
         if not self.is_final:
             self.exit = ExitRouter(index, exits, backbone.hidden_size, backbone.rms_norm_eps, dtype)
@@ -65,8 +66,7 @@ class SegmentGraph(Module):
         self,
         op: OpBuilder,
         x: ir.Value,
-        shared: AttentionInputs,
-        output_rows: ir.Value,
+        views: RowViews,
         caches: Caches,
     ) -> tuple[dict[str, ir.Value], Caches]:
         """Token ids int64 [B, R], or rows float32 [B, R, H] behind the first segment, to the named
@@ -77,7 +77,7 @@ class SegmentGraph(Module):
         """
         if self.index > 0:
             x = cast(op, x, self.dtype)
-        hidden, state, updated = self.model(op, x, shared, caches, output_rows)
+        hidden, state, updated = self.model(op, x, views, caches)
         outputs: dict[str, ir.Value] = {}
         if not self.is_final:
             outputs["updated_hidden"] = _to_host(op, hidden, self.dtype)

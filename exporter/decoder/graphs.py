@@ -1,6 +1,6 @@
 """Builds the graphs of a decoder: one for a dense model, segments and heads with exits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,13 +9,17 @@ from onnxscript import GraphBuilder
 from onnxscript.nn import Module
 
 from quatrain.exporter.decoder.assembly import DecoderGraph, HeadGraph, SegmentGraph
-from quatrain.exporter.decoder.attention import AttentionInputs
+from quatrain.exporter.decoder.cache_plan import fit_caches
 from quatrain.exporter.decoder.graph_names import list_layered_graphs
 from quatrain.exporter.decoder.head_weights import head_names, head_weights
+from quatrain.exporter.decoder.layers import LayerStack
+from quatrain.exporter.decoder.live_rows import LayerRows, plan_live_rows
 from quatrain.exporter.decoder.projection import cast
 from quatrain.exporter.decoder.rotary import rotary_tables
+from quatrain.exporter.decoder.row_views import HostInputs, RowViews
 from quatrain.exporter.decoder.signature import (
     ONNX_DTYPES,
+    Embeddings,
     cache_inputs,
     cache_outputs,
     decoder_inputs,
@@ -46,7 +50,13 @@ class BuiltGraph:
 
 
 def build_graphs(
-    spec: DecoderSpec, stored_dtypes: Mapping[str, str], dtype: str, capacity: int
+    spec: DecoderSpec,
+    stored_dtypes: Mapping[str, str],
+    dtype: str,
+    capacity: int,
+    *,
+    embeddings: Embeddings = "graph",
+    skip_dead_rows: bool = True,
 ) -> list[BuiltGraph]:
     """All graphs of `spec` at one compute type.
 
@@ -54,16 +64,16 @@ def build_graphs(
         stored_dtypes: Each tensor's type in the checkpoint, by name; it stays what it is in the
             graph, which casts.
         dtype: The compute type: float32, float16 or bfloat16.
-        capacity: Positions of the static caches.
+        capacity: Tokens that the static caches have room for.
+        embeddings: Whether the tables are part of the graph or stay on the host.
+        skip_dead_rows: False builds the plain reference, which computes every row in every layer
+            and keeps all of them in its caches.
     """
-    build = _GraphFactory(spec, stored_dtypes, dtype, capacity)
+    build = _GraphFactory(spec, stored_dtypes, dtype, capacity, embeddings, skip_dead_rows)
     names = list_layered_graphs(spec)
     if spec.exits is None:
-        return [build.layered(names[0], "decoder", DecoderGraph(spec, build.ir_dtype), 0)]
-    segments = [
-        build.layered(name, "segment", SegmentGraph(spec, k, build.ir_dtype), k)
-        for k, name in enumerate(names)
-    ]
+        return [build.layered(names[0], "decoder", 0)]
+    segments = [build.layered(name, "segment", k) for k, name in enumerate(names)]
     heads = dict(zip(head_names(spec), head_weights(spec), strict=True))
     return segments + [build.head(name, weight) for name, weight in heads.items()]
 
@@ -72,27 +82,35 @@ class _GraphFactory:
     """Declares a graph's inputs, runs its module, declares its outputs."""
 
     def __init__(
-        self, spec: DecoderSpec, stored_dtypes: Mapping[str, str], dtype: str, capacity: int
+        self,
+        spec: DecoderSpec,
+        stored_dtypes: Mapping[str, str],
+        dtype: str,
+        capacity: int,
+        embeddings: Embeddings,
+        skip_dead_rows: bool,
     ) -> None:
         self.spec = spec
         self.stored_dtypes = stored_dtypes
         self.dtype = dtype
         self.ir_dtype = ir.DataType[ONNX_DTYPES[dtype]]
         self.capacity = capacity
+        self.embeddings: Embeddings = embeddings
+        self.skip_dead_rows = skip_dead_rows
 
-    def layered(
-        self, name: str, role: Role, module: DecoderGraph | SegmentGraph, index: int
-    ) -> BuiltGraph:
+    def layered(self, name: str, role: Role, index: int) -> BuiltGraph:
         """A graph with decoder layers: rows, caches in, results, caches out."""
+        layers = self.spec.segments[index]
+        plan = plan_live_rows(self.spec, layers, skip_dead_rows=self.skip_dead_rows)
+        module = self._make_module(role, plan, index)
         self._set_stored_dtypes(module)
-        backbone, layers = self.spec.backbone, self.spec.segments[index]
-        caches = cache_inputs(backbone, layers, self.dtype, self.capacity)
-        inputs = [*decoder_inputs(rows_input(backbone, is_first=index == 0)), *caches]
+        caches = cache_inputs(fit_caches(self.spec, plan), self.dtype, self.capacity)
+        first = rows_input(self.spec, is_first=index == 0, embeddings=self.embeddings)
+        inputs = [*decoder_inputs(first), *caches]
         builder, values = _start_graph(name, inputs)
-        x, position_ids, mask, write_indices, output_rows = values[:5]
-        shared = self._share(builder, mask, position_ids, write_indices)
+        views = self._view_rows(builder, values[1:5])
         pairs = list(zip(values[5::2], values[6::2], strict=True))
-        results, updated = module(builder.op, x, shared, output_rows, pairs)
+        results, updated = module(builder.op, values[0], views, pairs)
         outputs = self._declare_results(results)
         for info, value in zip(outputs, results.values(), strict=True):
             _add_output(builder, info, value)
@@ -121,19 +139,23 @@ class _GraphFactory:
         for child in module.children():
             self._set_stored_dtypes(child, prefix)
 
-    def _share(
-        self, builder: GraphBuilder, mask: ir.Value, position_ids: ir.Value, indices: ir.Value
-    ) -> AttentionInputs:
-        cos, sin = rotary_tables(self.spec.backbone, self.capacity)
+    def _make_module(
+        self, role: Role, plan: Mapping[int, LayerRows], index: int
+    ) -> DecoderGraph | SegmentGraph:
+        is_host = self.embeddings == "host"
+        stack = LayerStack(self.spec, plan, self.ir_dtype, host_embeddings=is_host)
+        if role == "decoder":
+            return DecoderGraph(self.spec, stack, self.ir_dtype)
+        return SegmentGraph(self.spec, stack, index, self.ir_dtype)
+
+    def _view_rows(self, builder: GraphBuilder, values: Sequence[ir.Value]) -> RowViews:
+        cos, sin = rotary_tables(self.spec.backbone, self.capacity * self.spec.num_streams)
         op = builder.op
         tables = [
             cast(op, builder.initializer(ir.tensor(table, name=name)), self.ir_dtype)
             for name, table in (("rotary.cos", cos), ("rotary.sin", sin))
         ]
-        # Taken from the shape of an input: a length computed from data would leave TensorRT
-        # without an optimum for its profiles.
-        length = op.Shape(mask, start=3, end=4)
-        return AttentionInputs(mask, length, tables[0], tables[1], position_ids, indices)
+        return RowViews(op, HostInputs(*values), self.spec, self.capacity, *tables)
 
     def _declare_results(self, results: Mapping[str, ir.Value]) -> list[TensorInfo]:
         backbone = self.spec.backbone

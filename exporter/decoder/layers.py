@@ -1,62 +1,57 @@
 """The decoder layer, and the stack of those that one graph holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import onnx_ir as ir
 from onnxscript import OpBuilder
-from onnxscript.nn import Module, Parameter
+from onnxscript.nn import Module
 
-from quatrain.exporter.decoder.attention import AttentionInputs, SelfAttention
+from quatrain.exporter.decoder.attention import SelfAttention
+from quatrain.exporter.decoder.embedding import HostRows, StreamEmbedding
 from quatrain.exporter.decoder.feed_forward import FeedForward
-from quatrain.exporter.decoder.projection import RMSNorm, cast
-from quatrain.exporter.spec import Backbone
+from quatrain.exporter.decoder.live_rows import LayerRows, Rows
+from quatrain.exporter.decoder.projection import RMSNorm
+from quatrain.exporter.decoder.row_views import RowViews
+from quatrain.exporter.spec import DecoderSpec
 
-__all__ = ["DecoderLayer", "Embedding", "LayerStack"]
+__all__ = ["Caches", "DecoderLayer", "LayerStack"]
 
 Caches = list[tuple[ir.Value, ir.Value]]
-
-
-class Embedding(Module):
-    """Token embedding: ids int64 [B, R] to rows [B, R, H] of the compute type."""
-
-    def __init__(self, backbone: Backbone, dtype: ir.DataType) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self.weight = Parameter([backbone.vocab_size, backbone.hidden_size])
-
-    def forward(self, op: OpBuilder, input_ids: ir.Value) -> ir.Value:
-        # On a CPU gather first: a cast of the whole table would be kept as a second, wider copy.
-        if self.dtype == ir.DataType.FLOAT:
-            return cast(op, op.Gather(self.weight, input_ids), self.dtype, self.weight.dtype)
-        # An engine keeps the cast table only, and a tied head then shares it.
-        return op.Gather(cast(op, self.weight, self.dtype), input_ids)
 
 
 class DecoderLayer(Module):
     """Pre-norm attention and feed-forward, each with its residual."""
 
-    def __init__(self, backbone: Backbone, dtype: ir.DataType) -> None:
+    def __init__(self, spec: DecoderSpec, layer: int, rows: LayerRows, dtype: ir.DataType) -> None:
         super().__init__()
-        hidden, epsilon = backbone.hidden_size, backbone.rms_norm_eps
+        hidden, epsilon = spec.backbone.hidden_size, spec.backbone.rms_norm_eps
+        self.rows = rows
         self.input_layernorm = RMSNorm(hidden, epsilon, dtype)
-        self.self_attn = SelfAttention(backbone, dtype)
+        self.self_attn = SelfAttention(spec, layer, rows, dtype)
         self.post_attention_layernorm = RMSNorm(hidden, epsilon, dtype)
-        self.mlp = FeedForward(backbone, dtype)
+        self.mlp = FeedForward(spec.backbone, dtype)
 
     def forward(
         self,
         op: OpBuilder,
         x: ir.Value,
-        shared: AttentionInputs,
-        key_cache: ir.Value,
-        value_cache: ir.Value,
-    ) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Rows [B, R, H] through the layer, with its updated caches."""
+        views: RowViews,
+        cache: tuple[ir.Value, ir.Value],
+        mirrored: ir.Value | None = None,
+    ) -> tuple[ir.Value, ir.Value, tuple[ir.Value, ir.Value]]:
+        """Rows [B, entering, H] to [B, leaving, H], their normed form (for layers that mirror this
+        one) and the updated cache.
+
+        `mirrored`, [B, keys, H], takes the place of the normed rows that keys and values are of.
+        """
         normed = self.input_layernorm(op, x)
-        attended, keys, values = self.self_attn(op, normed, shared, key_cache, value_cache)
-        x = op.Add(x, attended)
+        if mirrored is None:
+            mirrored = views.narrow(normed, self.rows.entering, self.rows.keys)
+        attending = views.narrow(normed, self.rows.entering, self.rows.leaving)
+        attended, keys, values = self.self_attn(op, attending, mirrored, views, *cache)
+        x = op.Add(views.narrow(x, self.rows.entering, self.rows.leaving), attended)
         x = op.Add(x, self.mlp(op, self.post_attention_layernorm(op, x)))
-        return x, keys, values
+        return x, normed, (keys, values)
 
 
 class LayerStack(Module):
@@ -66,28 +61,46 @@ class LayerStack(Module):
     has no norm; the layers keep their numbers, so parameter names stay the checkpoint's.
     """
 
-    def __init__(self, backbone: Backbone, layers: Sequence[int], dtype: ir.DataType) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        plan: Mapping[int, LayerRows],
+        dtype: ir.DataType,
+        *,
+        host_embeddings: bool,
+    ) -> None:
         super().__init__("model")
-        self.layer_indices = tuple(layers)
-        if 0 in self.layer_indices:
-            self.embed_tokens = Embedding(backbone, dtype)
-        for index in self.layer_indices:
-            setattr(self, f"layers.{index}", DecoderLayer(backbone, dtype))
-        self.ends_here = backbone.num_hidden_layers - 1 in self.layer_indices
+        backbone = spec.backbone
+        self.plan = plan
+        self.sources = {layer: spec.mirror_source(layer) for layer in plan}
+        for index, rows in plan.items():
+            setattr(self, f"layers.{index}", DecoderLayer(spec, index, rows, dtype))
+        self.starts_here = 0 in plan
+        if self.starts_here:
+            embedding = HostRows if host_embeddings else StreamEmbedding
+            self.embed = embedding(spec, plan[0].entering, dtype)
+        self.ends_here = backbone.num_hidden_layers - 1 in plan
         if self.ends_here:
             self.norm = RMSNorm(backbone.hidden_size, backbone.rms_norm_eps, dtype)
 
     def forward(
-        self, op: OpBuilder, x: ir.Value, shared: AttentionInputs, caches: Caches, rows: ir.Value
+        self, op: OpBuilder, x: ir.Value, views: RowViews, caches: Caches
     ) -> tuple[ir.Value, ir.Value, Caches]:
-        """Token ids [B, R] or rows [B, R, H] to all rows after these layers, those of `rows`
-        int64 [B, E] (normed if the final norm is here), and the updated caches."""
-        if 0 in self.layer_indices:
-            x = self.embed_tokens(op, x)
+        """What the graph is fed with to the rows that leave these layers, those of them that are
+        wanted [B, E, H] (normed if the final norm is here), and the updated caches."""
+        if self.starts_here:
+            x = self.embed(op, x)
+        normed: dict[int, ir.Value] = {}
         updated: Caches = []
-        for index, (key_cache, value_cache) in zip(self.layer_indices, caches, strict=True):
+        leaving = Rows.ALL
+        for (index, rows), cache in zip(self.plan.items(), caches, strict=True):
+            source = self.sources[index]
+            mirrored = None
+            if source is not None:
+                mirrored = views.narrow(normed[source], self.plan[source].entering, rows.keys)
             layer = getattr(self, f"layers.{index}")
-            x, keys, values = layer(op, x, shared, key_cache, value_cache)
-            updated.append((keys, values))
-        wanted = op.GatherND(x, op.Unsqueeze(rows, [-1]), batch_dims=1)
+            x, normed[index], cache = layer(op, x, views, cache, mirrored)
+            updated.append(cache)
+            leaving = rows.leaving
+        wanted = views.narrow(x, leaving, Rows.WANTED)
         return x, self.norm(op, wanted) if self.ends_here else wanted, updated

@@ -1,11 +1,21 @@
 """What goes into and out of each graph: the one place that names its tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from quatrain.exporter.spec import Backbone
+from quatrain.exporter.decoder.cache_plan import LayerCache
+from quatrain.exporter.spec import Backbone, DecoderSpec
 from quatrain.runtime.manifest import TensorInfo
 
-__all__ = ["cache_inputs", "cache_outputs", "decoder_inputs", "rows_input", "states_input"]
+__all__ = [
+    "ONNX_DTYPES",
+    "Embeddings",
+    "cache_inputs",
+    "cache_outputs",
+    "decoder_inputs",
+    "rows_input",
+    "states_input",
+]
 
 ONNX_DTYPES = {
     "int64": "INT64",
@@ -16,8 +26,15 @@ ONNX_DTYPES = {
 }
 
 
+Embeddings = Literal["graph", "host"]
+"""Where the embedding tables are: in the first graph, or on the host, which looks rows up."""
+
+
 def decoder_inputs(first: TensorInfo) -> list[TensorInfo]:
-    """The inputs of every graph with layers, `first` being token ids or hidden rows."""
+    """The inputs of every graph with layers but the caches, `first` being what it computes on.
+
+    All of them speak of tokens, also where a token is several rows.
+    """
     return [
         first,
         TensorInfo(name="position_ids", dtype="int64", shape=["batch", "rows"]),
@@ -27,15 +44,18 @@ def decoder_inputs(first: TensorInfo) -> list[TensorInfo]:
     ]
 
 
-def rows_input(backbone: Backbone, is_first: bool) -> TensorInfo:
-    """Token ids for the graph with the embedding, hidden rows for the others.
+def rows_input(spec: DecoderSpec, is_first: bool, embeddings: Embeddings) -> TensorInfo:
+    """Token ids, or what the host looked up for them, for the first graph; hidden rows for others.
 
     Whatever crosses the host is float32 (or an integer), so that NumPy can hold it.
     """
-    if is_first:
+    if is_first and embeddings == "graph":
         return TensorInfo(name="input_ids", dtype="int64", shape=["batch", "rows"])
-    shape: list[int | str] = ["batch", "rows", backbone.hidden_size]
-    return TensorInfo(name="hidden", dtype="float32", shape=shape)
+    hidden_size = spec.backbone.hidden_size
+    name, width = "hidden", hidden_size
+    if is_first:
+        name, width = "inputs_embeds", spec.num_streams * hidden_size
+    return TensorInfo(name=name, dtype="float32", shape=["batch", "rows", width])
 
 
 def states_input(backbone: Backbone) -> TensorInfo:
@@ -44,13 +64,20 @@ def states_input(backbone: Backbone) -> TensorInfo:
     return TensorInfo(name="exit_state", dtype="float32", shape=shape)
 
 
-def cache_inputs(
-    backbone: Backbone, layers: Sequence[int], dtype: str, capacity: int
-) -> list[TensorInfo]:
-    """Key and value caches of the layers, in the order of the graph's inputs."""
-    shape: list[int | str] = ["batch", backbone.num_key_value_heads, capacity, backbone.head_dim]
-    names = [f"{kind}_cache.{layer}" for layer in layers for kind in ("key", "value")]
-    return [TensorInfo(name=name, dtype=dtype, shape=shape) for name in names]
+def cache_inputs(caches: Mapping[int, LayerCache], dtype: str, capacity: int) -> list[TensorInfo]:
+    """Key and value caches of the layers, in the order of the graph's inputs.
+
+    `capacity` counts tokens.
+    """
+    return [
+        TensorInfo(
+            name=f"{kind}_cache.{layer}",
+            dtype=dtype,
+            shape=["batch", cache.num_heads, cache.positions(capacity), cache.head_dim],
+        )
+        for layer, cache in caches.items()
+        for kind in ("key", "value")
+    ]
 
 
 def cache_outputs(inputs: Sequence[TensorInfo]) -> list[TensorInfo]:

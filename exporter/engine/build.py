@@ -104,6 +104,7 @@ class GraphBuild:
                 plugins=list_plugins(network),
                 vendor_supported=target.is_supported(job.flavour),
                 note=_join_notes(target.support_note(job.flavour), network),
+                cache_updates=len(network.cache_updates),
             )
             for target in job.targets
         ]

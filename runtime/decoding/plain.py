@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from quatrain.runtime.decoding.decoder import StepOutput
 from quatrain.runtime.decoding.history import TokenHistory
 from quatrain.runtime.decoding.row_runner import RowRunner
+from quatrain.runtime.decoding.row_source import choose_token_source
 from quatrain.runtime.session import Model
 
 __all__ = ["PlainDecoder"]
@@ -22,9 +23,8 @@ class PlainDecoder:
         graphs = model.bind(self.cache)
         graph = graphs[next(g.name for g in manifest.graphs if g.role == "decoder")]
         self._history = TokenHistory(manifest, batch_size)
-        self._runner = RowRunner(
-            graph, "input_ids", self._history.tokens, manifest.limits.prefill_chunk
-        )
+        source = choose_token_source(model, self._history)
+        self._runner = RowRunner(graph, source, manifest.limits.prefill_chunk)
         self._lengths = [0] * batch_size
         self._logits = np.zeros((batch_size, manifest.vocab_size), np.float32)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from quatrain.runtime.decoding.row_source import RowSource
 from quatrain.runtime.session import Arrays, BoundGraph, Sizes
 
 __all__ = ["RowCall", "RowRunner"]
@@ -39,19 +40,16 @@ class RowRunner:
 
     Args:
         graph: A graph with layers, bound to the batch's cache.
-        input_name: `input_ids`, or `hidden` for a graph that continues another.
-        source: What that input is at each position, [B, C, ...].
+        source: What its first input is at each position.
         chunk: Most positions of one call.
     """
 
-    def __init__(
-        self, graph: BoundGraph, input_name: str, source: NDArray[np.generic], chunk: int
-    ) -> None:
+    def __init__(self, graph: BoundGraph, source: RowSource, chunk: int) -> None:
         self._graph = graph
-        self._input_name = input_name
         self._source = source
+        self._input_name = source.input_name
         self._chunk = chunk
-        self._capacity = source.shape[1]
+        self._capacity = source.capacity
         self._positions = np.arange(self._capacity)
         self._visible = _visible_keys(self._capacity)
 
@@ -88,13 +86,12 @@ class RowRunner:
         length = min(self._capacity, -(-live // LENGTH_STEP) * LENGTH_STEP)
         sizes = Sizes(len(starts), rows, length, rows if every_row else 1)
         inputs = self._graph.prepare(sizes)
-        source, positions = inputs[self._input_name], inputs["position_ids"]
+        positions, write_indices = inputs["position_ids"], inputs["write_indices"]
         mask, output_rows = inputs["attention_mask"], inputs["output_rows"]
-        write_indices = inputs["write_indices"]
+        self._source.fill(starts, rows, inputs[self._input_name])
         for b, start in enumerate(starts):
             stop = start + rows
             write_indices[b] = start
-            source[b] = self._source[b, start:stop]
             positions[b] = self._positions[start:stop]
             mask[b, 0] = self._visible[start:stop, :length]
             output_rows[b] = self._positions[:rows] if every_row else max(counts[b] - 1, 0)

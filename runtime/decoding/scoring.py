@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from quatrain.runtime.decoding.history import TokenHistory
 from quatrain.runtime.decoding.row_runner import RowRunner
+from quatrain.runtime.decoding.row_source import choose_token_source
 from quatrain.runtime.decoding.segments import Segments, require_exits
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.manifest import Manifest
@@ -78,11 +79,9 @@ def _score_dense(
 ) -> Iterator[tuple[slice, NDArray[np.generic]]]:
     batch_size, length = token_ids.shape
     graphs = model.bind(model.allocate_cache(batch_size))
-    history = _write_history(model, token_ids)
+    source = choose_token_source(model, _write_history(model, token_ids))
     name = next(graph.name for graph in model.manifest.graphs if graph.role == "decoder")
-    runner = RowRunner(
-        graphs[name], "input_ids", history.tokens, count_scored_rows(model.manifest, batch_size)
-    )
+    runner = RowRunner(graphs[name], source, count_scored_rows(model.manifest, batch_size))
     for call in runner.run([0] * batch_size, [length] * batch_size, every_row=True):
         yield slice(call.starts[0], call.starts[0] + call.counts[0]), call.outputs["logits"]
 

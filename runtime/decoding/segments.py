@@ -4,6 +4,7 @@ import numpy as np
 
 from quatrain.runtime.decoding.history import TokenHistory
 from quatrain.runtime.decoding.row_runner import RowRunner
+from quatrain.runtime.decoding.row_source import ArrayRows, choose_token_source
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.manifest import ExitLayout
 from quatrain.runtime.session import Model
@@ -28,8 +29,9 @@ class Segments:
         self.cache = model.allocate_cache(batch_size)
         graphs = model.bind(self.cache)
         first, *deeper = self.layout.segments
-        self.runners = [RowRunner(graphs[first], "input_ids", history.tokens, chunk)]
-        self.runners += [RowRunner(graphs[name], "hidden", self.hidden, chunk) for name in deeper]
+        self.runners = [RowRunner(graphs[first], choose_token_source(model, history), chunk)]
+        states = ArrayRows("hidden", self.hidden)
+        self.runners += [RowRunner(graphs[name], states, chunk) for name in deeper]
         self.heads = {name: graphs[name] for name in self.layout.heads}
 
 

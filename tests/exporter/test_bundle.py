@@ -83,7 +83,7 @@ def test_an_old_bundle_that_cannot_be_put_back_is_not_removed(tmp_path: Path, mo
     monkeypatch.setattr(Path, "rename", fail_from_then_on)
     with pytest.raises(ExportError), staged_bundle(tmp_path / "out", overwrite=True):
         pass
-    [kept] = tmp_path.glob(f".out.old-*/bundle/{MANIFEST_NAME}")
+    [kept] = tmp_path.glob(f".out.old-*/old/{MANIFEST_NAME}")
     assert kept.read_text() == "old"
 
 

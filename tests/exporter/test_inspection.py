@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.exporter.checkpoint.folders import (
+    BACKBONE,
     DENSE,
     GOLDEN_NVIUM,
     random_tensors,
@@ -19,6 +20,7 @@ from tests.exporter.checkpoint.folders import (
 
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.inspection import inspect_checkpoint
+from quatrain.exporter.spec import DecoderSpec, Streams
 
 
 def test_golden_nvium() -> None:
@@ -29,6 +31,10 @@ def test_golden_nvium() -> None:
     size = (GOLDEN_NVIUM / "model.safetensors").stat().st_size
     assert asdict(report)["files"] == [{"name": "model.safetensors", "bytes": size}]
     assert report.kv_bytes_per_token == 2 * 5 * 4 * 16 * 2  # k and v, layers, heads, head_dim, fp16
+    assert [bill.embeddings for bill in report.weights] == ["graph", "host"]
+    assert report.weights[0].engine_bytes == report.weight_bytes
+    assert report.weights[1].host_bytes == 512 * 64 * 2
+    assert (report.cache.rows_per_token, report.cache.bytes_per_row) == (1, 1280)
     assert report.settings_file is not None and report.settings_file.endswith("config.yaml")
     assert report.bad_weights == []
     assert json.loads(json.dumps(asdict(report))) == asdict(report)
@@ -44,6 +50,17 @@ def test_tied_tensors_count_once_and_leftovers_do_not(tmp_path: Path) -> None:
     assert report.weight_bytes == 4 * report.num_parameters
     assert report.leftovers == ["lm_head.weight"]
     assert report.bad_weights is None
+
+
+def test_streams_multiply_the_cache(tmp_path: Path) -> None:
+    spec = DecoderSpec(BACKBONE, streams=Streams(4))
+    report = inspect_checkpoint(write_checkpoint(tmp_path, random_tensors(spec), scale_seq_times=3))
+    row = 2 * 3 * 2 * 4 * 2  # keys and values, layers, heads, head_dim, bytes
+    assert report.family == "hidden_decoding"
+    assert (report.cache.rows_per_token, report.cache.bytes_per_row) == (4, row)
+    assert report.kv_bytes_per_token == 4 * row
+    assert report.weights[1].num_tables == 4
+    assert report.weights[1].host_bytes == 4 * 48 * 16 * 2
 
 
 def test_bad_weights_and_tokenizer(tmp_path: Path) -> None:

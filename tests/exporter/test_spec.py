@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from quatrain.exporter.errors import SpecError
-from quatrain.exporter.spec import Backbone, DecoderSpec, Exits, Router
+from quatrain.exporter.spec import Backbone, DecoderSpec, Exits, KVMirror, Router, Streams
 
 BACKBONE = Backbone(
     model_type="llama",
@@ -35,7 +35,7 @@ def test_a_dense_decoder_is_one_segment():
     ],
 )
 def test_exits_cut_the_decoder(layers: tuple[int, ...], segments: tuple[range, ...]):
-    spec = DecoderSpec(BACKBONE, Exits(layers, ROUTER))
+    spec = DecoderSpec(BACKBONE, exits=Exits(layers, ROUTER))
     assert spec.family == "nvium"
     assert spec.segments == segments
     assert spec.exits is not None
@@ -45,7 +45,7 @@ def test_exits_cut_the_decoder(layers: tuple[int, ...], segments: tuple[range, .
 @pytest.mark.parametrize("layers", [(), (0, 2), (2, 2), (3, 1), (6,), (7,)])
 def test_impossible_exits_are_refused(layers: tuple[int, ...]):
     with pytest.raises(SpecError, match="early_layer_idx"):
-        DecoderSpec(BACKBONE, Exits(layers, ROUTER))
+        DecoderSpec(BACKBONE, exits=Exits(layers, ROUTER))
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,47 @@ def test_impossible_exits_are_refused(layers: tuple[int, ...]):
         ({"head_dim": 3}, "head_dim"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
+        ({"sliding_windows": (4, None)}, "sliding windows for 2 layers"),
+        ({"sliding_windows": (None, None, 0, 4, 4, 4)}, "sliding window of 0 in layer 2"),
     ],
 )
 def test_impossible_backbones_are_refused(changes: dict, named: str):
     with pytest.raises(SpecError, match=named):
         replace(BACKBONE, **changes)
+
+
+def test_streams_of_a_decoder():
+    windows = (None, 4, None, None, None, None)
+    streams = Streams(4, (True, False, True, False, True, False), (KVMirror(5, 0),))
+    spec = DecoderSpec(replace(BACKBONE, sliding_windows=windows), streams=streams)
+    assert (spec.family, spec.num_streams) == ("hidden_decoding", 4)
+    assert [spec.is_intra_stream(layer) for layer in range(6)] == list(streams.intra_stream)
+    assert [spec.mirror_source(layer) for layer in (0, 4, 5)] == [None, None, 0]
+    assert [spec.backbone.window(layer) for layer in range(6)] == list(windows)
+    assert DecoderSpec(BACKBONE).num_streams == 1
+    assert not DecoderSpec(BACKBONE, streams=Streams(2)).is_intra_stream(5)
+
+
+@pytest.mark.parametrize(
+    ("streams", "named"),
+    [
+        (Streams(0), "scale_seq_times"),
+        (Streams(4, (True,) * 5), "scale_seq_attn_per_suffix_layerwise"),
+        (Streams(4, (True,) * 7), "scale_seq_attn_per_suffix_layerwise"),
+        (Streams(4, mirrors=(KVMirror(6, 0),)), "kv_mirror_layers and kv_mirror_imitated_layers"),
+        (Streams(4, mirrors=(KVMirror(2, 2),)), "kv_mirror_layers and kv_mirror_imitated_layers"),
+        (Streams(4, mirrors=(KVMirror(2, -1),)), "kv_mirror_layers and kv_mirror_imitated_layers"),
+        (Streams(4, mirrors=(KVMirror(5, 0), KVMirror(5, 1))), "correct kv_mirror_layers in"),
+    ],
+)
+def test_impossible_streams_are_refused(streams: Streams, named: str):
+    with pytest.raises(SpecError, match=named):
+        DecoderSpec(BACKBONE, streams=streams)
+
+
+def test_streams_and_exits_do_not_go_together():
+    with pytest.raises(SpecError, match="streams together with N-vium's exits"):
+        DecoderSpec(BACKBONE, streams=Streams(2), exits=Exits((3,), ROUTER))
 
 
 def test_specs_cannot_be_changed():

@@ -5,19 +5,25 @@ from dataclasses import replace
 
 from tests.exporter.checkpoint.folders import BACKBONE, EXITS
 
-from quatrain.exporter.spec import DecoderSpec, LinearRopeScaling, Llama3RopeScaling
+from quatrain.exporter.spec import (
+    DecoderSpec,
+    KVMirror,
+    LinearRopeScaling,
+    Llama3RopeScaling,
+    Streams,
+)
 from quatrain.exporter.spec_json import describe_spec
 
 
 def test_dense_spec_is_json_able() -> None:
     described = describe_spec(DecoderSpec(BACKBONE))
     assert json.loads(json.dumps(described)) == described
-    assert described["exits"] is None
+    assert described["exits"] is None and described["streams"] is None
     assert described["backbone"]["num_key_value_heads"] == 2  # type: ignore[index]
 
 
 def test_exits_are_nested_with_lists() -> None:
-    described = describe_spec(DecoderSpec(BACKBONE, EXITS))
+    described = describe_spec(DecoderSpec(BACKBONE, exits=EXITS))
     assert json.loads(json.dumps(described)) == described
     assert described["exits"] == {
         "layers": [1, 2],
@@ -30,6 +36,19 @@ def test_exits_are_nested_with_lists() -> None:
         "adapter_size": 10,
         "final_adapter_size": 12,
         "early_head": "lm_head",
+    }
+
+
+def test_streams_and_windows_are_nested_with_lists() -> None:
+    streams = Streams(4, (True, False, True), (KVMirror(2, 0),))
+    spec = DecoderSpec(replace(BACKBONE, sliding_windows=(None, 8, 4)), streams=streams)
+    described = describe_spec(spec)
+    assert json.loads(json.dumps(described)) == described
+    assert described["backbone"]["sliding_windows"] == [None, 8, 4]  # type: ignore[index]
+    assert described["streams"] == {
+        "num_streams": 4,
+        "intra_stream": [True, False, True],
+        "mirrors": [{"target": 2, "source": 0}],
     }
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from quatrain.runtime.errors import BundleError
@@ -15,8 +16,10 @@ from quatrain.runtime.manifest import (
     FileRecord,
     Graph,
     GraphVariant,
+    HostEmbeddings,
     Limits,
     Manifest,
+    StoredTable,
     TensorInfo,
     Versions,
     dump_manifest,
@@ -64,9 +67,49 @@ def make_manifest() -> Manifest:
     )
 
 
-def test_what_is_written_reads_back(tmp_path):
-    (tmp_path / MANIFEST_NAME).write_bytes(dump_manifest(make_manifest()))
-    assert load_manifest(tmp_path) == make_manifest()
+def make_streams_manifest() -> Manifest:
+    """Tokens of three rows, whose embedding tables, 100 x 8, stay on the host."""
+    manifest = make_manifest()
+    size = 100 * 8 * 2
+    places = [("a.safetensors", 64), ("a.safetensors", 64 + size), ("b.safetensors", 80)]
+    tables = [
+        StoredTable(path=path, offset=offset, dtype="bfloat16", shape=[100, 8])
+        for path, offset in places
+    ]
+    first = embedding_inputs(manifest.graphs[0], 24)
+    files = [
+        FileRecord(path="a.safetensors", bytes=64 + 2 * size, sha256="0" * 64),
+        FileRecord(path="b.safetensors", bytes=80 + size, sha256="0" * 64),
+    ]
+    layer = msgspec.structs.replace(manifest.cache.layers[0], unit="rows", window=1)
+    return msgspec.structs.replace(
+        manifest,
+        cache=CacheLayout(capacity=72, layers=[layer], rows_per_token=3),
+        graphs=[first, manifest.graphs[1]],
+        files=[*manifest.files, *files],
+        embeddings=HostEmbeddings(tables=tables),
+    )
+
+
+def embedding_inputs(graph: Graph, width: int) -> Graph:
+    shape: list[int | str] = ["batch", "rows", width]
+    inputs = [TensorInfo(name="inputs_embeds", dtype="float32", shape=shape)]
+    deployment = msgspec.structs.replace(graph.deployment, inputs=inputs)
+    return msgspec.structs.replace(graph, inputs=inputs, deployment=deployment)
+
+
+@pytest.mark.parametrize("manifest", [make_manifest(), make_streams_manifest()])
+def test_what_is_written_reads_back(tmp_path, manifest: Manifest):
+    (tmp_path / MANIFEST_NAME).write_bytes(dump_manifest(manifest))
+    assert load_manifest(tmp_path) == manifest
+
+
+def test_rows_and_tokens_are_the_same_where_a_token_has_one_row():
+    manifest = make_manifest()
+    layer = msgspec.structs.replace(manifest.cache.layers[0], unit="rows")
+    cache = msgspec.structs.replace(manifest.cache, layers=[layer])
+    data = dump_manifest(msgspec.structs.replace(manifest, cache=cache))
+    assert parse_manifest(data, "b").cache.positions(layer) == 72
 
 
 def set_path(path: str) -> Callable[[dict[str, Any]], None]:
@@ -89,6 +132,7 @@ def drop(key: str) -> Callable[[dict[str, Any]], None]:
     return lambda data: data.__delitem__(key)
 
 
+INPUTS_EMBEDS = {"name": "inputs_embeds", "dtype": "float32", "shape": ["batch", "rows", 8]}
 EDITS = {
     "newer schema": (change_value("schema_version", value=2), "schema version 2"),
     "no schema": (drop("schema_version"), "schema version None"),
@@ -108,13 +152,54 @@ EDITS = {
     "zero limit": (change_value("limits", "prefill_chunk", value=0), "below 1"),
     "no spare position": (change_value("cache", "capacity", value=64), "capacity 64"),
     "EOS outside": (change_value("eos_token_ids", value=[100]), "EOS"),
+    "a token of no rows": (change_value("cache", "rows_per_token", value=0), "tokens of 0 rows"),
+    "unknown unit": (change_value("cache", "layers", 0, "unit", value="pages"), "pages"),
+    "window of nothing": (change_value("cache", "layers", 0, "window", value=0), "window of 0"),
+    "embeddings nobody has": (
+        change_value("graphs", 0, "inputs", 0, value=INPUTS_EMBEDS),
+        "inputs_embeds of segment_0.float32.onnx should be absent",
+    ),
+    "embeddings nobody has, on a device": (
+        change_value("graphs", 0, "deployment", "inputs", 0, value=INPUTS_EMBEDS),
+        "inputs_embeds of segment_0.float16.onnx should be absent",
+    ),
 }
+# Of the manifest of a model with streams and its tables on the host.
+TABLE = ("embeddings", "tables", 1)
+STREAMS_EDITS = {
+    "table too many": (change_value("cache", "rows_per_token", value=2), "3 embedding tables"),
+    "no tables": (change_value("embeddings", "tables", value=[]), "0 embedding tables"),
+    "table of another vocabulary": (change_value(*TABLE, "shape", value=[99, 8]), "[99, 8]"),
+    "table of another width": (change_value(*TABLE, "shape", value=[100, 9]), "[100, 9]"),
+    "table of no columns": (change_value("embeddings", "tables", 0, "shape", value=[]), "shape []"),
+    "table that is none": (change_value(*TABLE, "shape", value=[100]), "shape [100]"),
+    "table of another type": (change_value(*TABLE, "dtype", value="int8"), "int8"),
+    "table before its file": (change_value(*TABLE, "offset", value=-1), "from byte -1 on"),
+    "table behind its file": (change_value(*TABLE, "offset", value=1665), "from byte 1665 on"),
+    "table larger than its file": (change_value(*TABLE, "dtype", value="float32"), "3200 bytes"),
+    "table of no file": (change_value(*TABLE, "path", value="c.safetensors"), "c.safetensors"),
+    "table outside": (change_value(*TABLE, "path", value="../a"), "leaves the bundle"),
+    "tables for nobody": (
+        change_value("graphs", 0, "inputs", 0, "name", value="input_ids"),
+        "and is absent",
+    ),
+    "tables for nobody on a device": (
+        change_value("graphs", 0, "deployment", "inputs", value=[]),
+        "segment_0.float16.onnx should be float32 ['batch', 'rows', 24] and is absent",
+    ),
+    "rows of another width": (
+        change_value("graphs", 0, "inputs", 0, "shape", 2, value=8),
+        "and is float32 ['batch', 'rows', 8]",
+    ),
+}
+CASES = {name: (make_manifest, *edit) for name, edit in EDITS.items()}
+CASES |= {name: (make_streams_manifest, *edit) for name, edit in STREAMS_EDITS.items()}
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("name", CASES)
 def test_an_edited_manifest_is_refused(name: str):
-    edit, named = EDITS[name]
-    data = json.loads(dump_manifest(make_manifest()))
+    make, edit, named = CASES[name]
+    data = json.loads(dump_manifest(make()))
     edit(data)
     with pytest.raises(BundleError) as caught:
         parse_manifest(json.dumps(data).encode(), "b/manifest.json")

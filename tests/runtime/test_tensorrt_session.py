@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.runtime.embedded_bundle import write_bundle
 from tests.runtime.fake_tensorrt import FakeDevice, FakeEngine
 
 from quatrain.exporter import build_engines
@@ -15,7 +16,7 @@ from quatrain.exporter.engine.profiles import plan_profiles
 from quatrain.exporter.targets import TARGETS
 from quatrain.runtime import tensorrt_session
 from quatrain.runtime.cuda_device import CudaDevice, DeviceMemory
-from quatrain.runtime.decoding import ArgmaxRouting, PiggybackDecoder, score_exits
+from quatrain.runtime.decoding import ArgmaxRouting, PiggybackDecoder, PlainDecoder, score_exits
 from quatrain.runtime.errors import EngineError, RequestError
 from quatrain.runtime.manifest import Engine, GraphVariant, Manifest, load_manifest
 from quatrain.runtime.session import Model, Sizes, open_model
@@ -28,10 +29,9 @@ def device() -> FakeDevice:
     return FakeDevice()
 
 
-@pytest.fixture
-def model(nvium_bundle: Path, device: FakeDevice) -> Model:
-    """The golden model in fp32 on the stand-in, with the profiles that engines are built with."""
-    manifest = load_manifest(nvium_bundle)
+def open_on_stand_in(bundle: Path, device: FakeDevice) -> Model:
+    """A bundle in fp32 on the stand-in, with the profiles that engines are built with."""
+    manifest = load_manifest(bundle)
     graphs = [
         msgspec.structs.replace(
             graph,
@@ -45,10 +45,16 @@ def model(nvium_bundle: Path, device: FakeDevice) -> Model:
     sessions = {}
     for graph in graphs:
         profiles = plan_profiles(graph, manifest)
-        engine = FakeEngine(nvium_bundle, graph.deployment, profiles, device)
+        engine = FakeEngine(bundle, graph.deployment, profiles, device)
         sessions[graph.name] = TensorRTSession(engine, graph.deployment, profiles, device)
     allocate = partial(DeviceMemory, device)
-    return Model(nvium_bundle, manifest, sessions, "tensorrt", "a test", allocate)
+    return Model(bundle, manifest, sessions, "tensorrt", "a test", allocate)
+
+
+@pytest.fixture
+def model(nvium_bundle: Path, device: FakeDevice) -> Model:
+    """The golden model."""
+    return open_on_stand_in(nvium_bundle, device)
 
 
 def load_golden(root: Path) -> dict[str, np.ndarray]:
@@ -78,6 +84,24 @@ def test_scores_are_golden(model: Model, root: Path) -> None:
     golden = load_golden(root)
     found = score_exits(model, golden["input_ids"]).exit_logits
     assert np.abs(found - golden["exit_logits"]).max() <= 1e-4 * np.abs(golden["exit_logits"]).max()
+
+
+def test_tokens_of_several_rows_with_embeddings_on_the_host(
+    tmp_path: Path, device: FakeDevice
+) -> None:
+    """Inside the profiles, and into caches that hold a position for every row."""
+    table = write_bundle(tmp_path / "bundle", "float16")
+    model = open_on_stand_in(tmp_path / "bundle", device)
+    decoder = PlainDecoder(model, 2)
+    for tokens in ([[*range(12)] * 2, [3]], [[1], [2]], [[], [9]]):
+        out = decoder.feed(tokens)
+        for b, row in enumerate(tokens):
+            if row:
+                assert (out.logits[b] == table[row[-1]]).all()
+    keys = decoder.cache.tensors["key_cache.0"]
+    assert keys.shape == (2, 1, 120, 4)
+    cache = device.blocks[keys.block.address].view(np.float32).reshape(keys.shape)
+    assert (cache[1, 0, :9] == table[[3, 2, 9]].reshape(9, 4)).all()
 
 
 def test_decoders_that_take_turns_keep_their_caches(model: Model, root: Path) -> None:

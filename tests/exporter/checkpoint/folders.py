@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 from quatrain.exporter.checkpoint.names import expected_tensors
 from quatrain.exporter.spec import Backbone, DecoderSpec, Exits, Router
 
-GOLDEN_NVIUM = Path(__file__).parents[2] / "golden" / "nvium" / "checkpoint"
+GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN_NVIUM = GOLDEN / "nvium" / "checkpoint"
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -96,7 +97,7 @@ def write_nvium(
     **config: object,
 ) -> Path:
     """Write an N-vium checkpoint whose YAML lies at a path relative to its folder."""
-    write_checkpoint(folder, random_tensors(DecoderSpec(backbone, exits)), **config)
+    write_checkpoint(folder, random_tensors(DecoderSpec(backbone, exits=exits)), **config)
     write_settings(folder / at, NVIUM if settings is None else settings)
     return folder
 

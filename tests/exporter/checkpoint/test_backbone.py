@@ -157,7 +157,14 @@ def test_malformed_rope(rope: object, asked: str, found: str) -> None:
         ("embedding_multiplier", 12.0, "scaled embeddings"),
         ("residual_multiplier", 0.2, "scaled residuals"),
         ("attention_multiplier", 0.1, "its own attention scale"),
-        ("scale_seq_times", 3, "Hidden Decoding: this family is not supported yet"),
+        ("enable_attn_sink_layerwise", [False, True], "attention sinks"),
+        ("oe_grams", [2, 3], "over-encoding"),
+        ("oe_vocab_sizes", [1000], "over-encoding"),
+        ("prenorm_layer_idx", [0, 5], "norms after the sublayers"),
+        ("prenorm_layer_idx", 0, "norms after the sublayers"),
+        ("o_norm", True, "a norm of the attention output"),
+        ("qk_rope_head_dim", 2, "rotation of a part of each head only"),
+        ("num_nextn_predict_layers", 1, "layers that predict further tokens"),
         ("bank_topk", {"top_k": 16}, "bank-top-k feed-forward: this family is not supported yet"),
         ("hilp", {"window": 4}, "HiLP latent drafting: this family is not supported yet"),
     ],
@@ -177,39 +184,22 @@ def test_settings_that_make_no_difference() -> None:
         "num_experts": 0,
         "use_cache": False,
         "some_trainers_note": {"x": 1},
-        "layer_types": ["full_attention"] * 3,
         "scale_seq_times": 0,
+        "enable_attn_sink_layerwise": [False, False, False],
+        "oe_grams": [],
+        "prenorm_layer_idx": [],
+        "num_nextn_predict_layers": 0,
+        "qkv_bias": False,
     }
     assert read(LLAMA, **harmless) == BACKBONE
 
 
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "with sliding_attention"),
-        ({"layer_types": ["linear_attention"]}, "layer_types with linear_attention"),
-        (
-            {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
-            "a sliding_window of 32 from layer 1 on",
-        ),
-        ({"use_sliding_window": True, "num_hidden_layers": 30}, "4096 from layer 28 on"),
-    ],
-)
-def test_sliding_window_is_refused(changes: dict[str, Any], found: str) -> None:
-    error = refusal(model_type="qwen2", **changes)
-    assert found in error.found and "full attention in every layer" in error.asked
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"use_sliding_window": False, "sliding_window": 32, "max_window_layers": 1},
-        {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 1},
-        {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 3},
-    ],
-)
-def test_window_that_no_layer_uses(changes: dict[str, Any]) -> None:
-    assert read(LLAMA, model_type="qwen2", **changes).num_hidden_layers == 3
+@pytest.mark.parametrize("key", ["qkv_proj_bias", "qkv_bias"])
+def test_bias_that_the_architecture_lacks(key: str) -> None:
+    error = refusal(model_type="qwen3", **{key: True})
+    assert f"{key} = True" in error.asked and "qwen3 layers have no bias" in error.found
+    assert read(LLAMA, model_type="qwen2", **{key: True}).attention_bias
+    assert read(LLAMA, attention_bias=True, **{key: True}).attention_bias
 
 
 def test_activation_other_than_silu() -> None:
@@ -217,16 +207,25 @@ def test_activation_other_than_silu() -> None:
     assert "silu, the only activation supported" in error.asked and error.found == "'gelu'"
 
 
-def test_unknown_architecture_says_what_is_known_and_where_to_add() -> None:
-    error = refusal(model_type="mamba")
-    assert error.found == "quatrain knows llama, qwen2, qwen3"
-    assert "exporter/checkpoint/backbone.py" in error.fix and "'mamba'" in error.asked
-
-
-@pytest.mark.parametrize("model_type", ["qwen3_scale_seq", "welmv4_moe"])
-def test_hidden_decoding_is_not_read_as_qwen3(model_type: str) -> None:
+@pytest.mark.parametrize("model_type", ["mamba", "mamba_scale_seq", "_scale_seq"])
+def test_unknown_architecture_says_what_is_known_and_where_to_add(model_type: str) -> None:
     error = refusal(model_type=model_type)
-    assert "Hidden Decoding" in error.found and "not supported yet" in error.found
+    assert error.found == "quatrain knows llama, qwen2, qwen3, and each of them with _scale_seq"
+    assert "exporter/checkpoint/backbone.py" in error.fix and repr(model_type) in error.asked
+
+
+def test_welm_is_refused_by_name() -> None:
+    error = refusal(model_type="welmv4_moe")
+    assert "'welmv4_moe'" in error.asked and "llama, qwen2, qwen3" in error.fix
+    for part in ("mixture of experts", "over-encoding", "gates", "sinks", "half-rotated heads"):
+        assert part in error.found
+
+
+@pytest.mark.parametrize("base", ["llama", "qwen2", "qwen3"])
+def test_hidden_decoding_has_the_backbone_of_its_base(base: str) -> None:
+    config = {"model_type": base, **SIZES}
+    assert read(config, model_type=f"{base}_scale_seq") == read(config)
+    assert read(config).model_type == base
 
 
 @pytest.mark.parametrize("key", [*SIZES, "model_type"])
@@ -249,7 +248,7 @@ def test_missing_key(key: str) -> None:
         ("tie_word_embeddings", "yes", "true or false"),
         ("attention_bias", 1, "true or false"),
         ("hidden_act", None, None),
-        ("layer_types", "full_attention", "a list of strings"),
+        ("qkv_bias", 1, "true or false"),
         ("model_type", 3, "a string"),
     ],
 )
@@ -277,4 +276,6 @@ def test_impossible_sizes(changes: dict[str, Any]) -> None:
 
 
 def test_backbone_holds_plain_values() -> None:
-    assert all(isinstance(v, str | int | float | bool | None) for v in asdict(BACKBONE).values())
+    values = asdict(BACKBONE)
+    assert values.pop("sliding_windows") == ()
+    assert all(isinstance(v, str | int | float | bool | None) for v in values.values())

@@ -24,7 +24,7 @@ from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.spec import DecoderSpec
 
 TIED = DecoderSpec(replace(BACKBONE, tie_word_embeddings=True))
-NVIUM_SPEC = DecoderSpec(BACKBONE, EXITS)
+NVIUM_SPEC = DecoderSpec(BACKBONE, exits=EXITS)
 
 
 def refusal(folder: Path) -> CheckpointError:
@@ -131,7 +131,7 @@ def test_tied_early_heads_stored_as_well(tmp_path: Path) -> None:
 def test_one_own_head_missing(tmp_path: Path) -> None:
     exits = replace(EXITS, early_head="own")
     write_nvium(tmp_path, exits, changed(NVIUM, tying__tie_early_to_final=False))
-    tensors = random_tensors(DecoderSpec(BACKBONE, exits))
+    tensors = random_tensors(DecoderSpec(BACKBONE, exits=exits))
     del tensors["early_lm_heads.1.weight"]
     assert (
         refusal(write_checkpoint(tmp_path, tensors)).found == "1 missing: early_lm_heads.1.weight"

@@ -10,9 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from quatrain.exporter.checkpoint.backbone import read_backbone
 from quatrain.exporter.checkpoint.fields import Fields
-from quatrain.exporter.checkpoint.names import expected_tensors
+from quatrain.exporter.checkpoint.names import expected_tensors, stream_table_name
 from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
-from quatrain.exporter.spec import DecoderSpec
+from quatrain.exporter.spec import DecoderSpec, KVMirror, Streams
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -40,7 +40,7 @@ def test_nvium_names_and_shapes() -> None:
     dense = expected_tensors(DecoderSpec(BACKBONE))
     router = replace(EXITS.router, num_layers=2)
     exits = replace(EXITS, router=router, early_head="own", final_adapter_size=None)
-    shapes = expected_tensors(DecoderSpec(BACKBONE, exits))
+    shapes = expected_tensors(DecoderSpec(BACKBONE, exits=exits))
     assert {name: shape for name, shape in shapes.items() if ".1." not in name} == {
         **{name: shape for name, shape in dense.items() if ".1." not in name},
         "early_norms.0.weight": (16,),
@@ -59,6 +59,21 @@ def test_nvium_names_and_shapes() -> None:
     assert shapes["router_layers.1.layers.1.fc2.weight"] == (8, 6)
 
 
+def test_streams_add_their_tables_after_the_first_one() -> None:
+    streams = Streams(3, (True, False, False), (KVMirror(2, 0),))
+    dense = expected_tensors(DecoderSpec(BACKBONE))
+    shapes = expected_tensors(DecoderSpec(BACKBONE, streams=streams))
+    names = [stream_table_name(stream) for stream in range(3)]
+    assert names == [
+        "model.embed_tokens.weight",
+        "model.scale_seq_embed_tokens_list.0.weight",
+        "model.scale_seq_embed_tokens_list.1.weight",
+    ]
+    assert list(shapes)[:3] == names
+    # The layer that mirrors another one has projections of its own all the same.
+    assert shapes == dense | dict.fromkeys(names[1:], (48, 16))
+
+
 def test_golden_nvium_has_exactly_the_expected_tensors() -> None:
     router = replace(EXITS.router, hidden_size=64, intermediate_size=22)
     exits = replace(EXITS, layers=(1, 2, 4), router=router, adapter_size=64, final_adapter_size=64)
@@ -72,6 +87,6 @@ def test_golden_nvium_has_exactly_the_expected_tensors() -> None:
         head_dim=16,
     )
     stored = read_safetensors_header(GOLDEN_NVIUM / "model.safetensors")
-    assert expected_tensors(DecoderSpec(backbone, exits)) == {
+    assert expected_tensors(DecoderSpec(backbone, exits=exits)) == {
         name: tensor.shape for name, tensor in stored.items()
     }

@@ -32,8 +32,9 @@ def test_eos_of_both_files(tmp_path: Path, config: Any, generation: Any, eos: An
 
 
 def test_absent_ids_have_the_architectures_defaults(tmp_path: Path) -> None:
-    settings = read(tmp_path)
-    assert (settings.bos_token_id, settings.eos_token_ids) == (1, (2,))
+    for model_type in ("llama", "llama_scale_seq"):
+        settings = read(tmp_path, model_type=model_type)
+        assert (settings.bos_token_id, settings.eos_token_ids) == (1, (2,))
     settings = read(tmp_path, model_type="qwen2")
     assert (settings.bos_token_id, settings.eos_token_ids) == (None, ())
     write_json(tmp_path / "generation_config.json", {"eos_token_id": 9, "bos_token_id": 8})

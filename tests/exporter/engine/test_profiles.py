@@ -61,6 +61,27 @@ def test_no_more_rows_than_the_cache_holds(manifest):
     assert shapes["input_ids"] == [[1, 1], [1, 48], [2, 48]]
 
 
+def test_host_embeddings_and_caches_of_layers_have_shapes_of_their_own(manifest):
+    graph = manifest.graphs[0]
+    inputs = [
+        TensorInfo(name="inputs_embeds", dtype="float32", shape=["batch", "rows", 3 * 32]),
+        *graph.deployment.inputs[1:-4],
+        TensorInfo(name="key_cache.0", dtype="float16", shape=["batch", 6, 48, 16]),
+        TensorInfo(name="key_cache.1", dtype="float16", shape=["batch", 2, 3 * 48, 16]),
+    ]
+    deployment = msgspec.structs.replace(graph.deployment, inputs=inputs)
+    plans = plan_profiles(msgspec.structs.replace(graph, deployment=deployment), manifest)
+    prefill, decode = (p.shapes for p in plans)
+
+    assert prefill["inputs_embeds"] == [[1, 1, 96], [1, 16, 96], [2, 16, 96]]
+    assert decode["inputs_embeds"] == [[1, 1, 96], [1, 1, 96], [2, 1, 96]]
+    assert prefill["position_ids"] == [[1, 1], [1, 16], [2, 16]]
+    assert prefill["key_cache.0"] == [[1, 6, 48, 16], [1, 6, 48, 16], [2, 6, 48, 16]]
+    assert prefill["key_cache.1"] == [[1, 2, 144, 16], [1, 2, 144, 16], [2, 2, 144, 16]]
+    # A mask is of tokens, whatever number of rows a token is.
+    assert prefill["attention_mask"] == [[1, 1, 1, 1], [1, 1, 16, 16], [2, 1, 16, 48]]
+
+
 def test_an_unknown_dimension_is_refused(manifest):
     graph = manifest.graphs[0]
     odd = TensorInfo(name="odd", dtype="int64", shape=["batch", "streams"])

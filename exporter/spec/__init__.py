@@ -1,0 +1,29 @@
+"""What a decoder is: one backbone and the axes that set it apart from a plain one.
+
+The families are independent features of one decoder, so each axis is its own frozen dataclass and
+`None` where a model does not have it. Field names are Hugging Face's wherever it has one.
+"""
+
+from quatrain.exporter.spec.backbone import (
+    Backbone,
+    DType,
+    LinearRopeScaling,
+    Llama3RopeScaling,
+    RopeScaling,
+)
+from quatrain.exporter.spec.decoder import DecoderSpec
+from quatrain.exporter.spec.exits import Exits, Router
+from quatrain.exporter.spec.streams import KVMirror, Streams
+
+__all__ = [
+    "Backbone",
+    "DType",
+    "DecoderSpec",
+    "Exits",
+    "KVMirror",
+    "LinearRopeScaling",
+    "Llama3RopeScaling",
+    "RopeScaling",
+    "Router",
+    "Streams",
+]

@@ -1,0 +1,62 @@
+"""A decoder: one backbone and the axes that set it apart from a plain one."""
+
+from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
+
+from quatrain.exporter.errors import SpecError
+from quatrain.exporter.spec.backbone import Backbone
+from quatrain.exporter.spec.exits import Exits, check_exit_layers
+from quatrain.exporter.spec.streams import Streams, check_streams
+
+__all__ = ["DecoderSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """One decoder: a backbone and its axes. Combinations that make no sense are refused here."""
+
+    backbone: Backbone
+    _: KW_ONLY
+    streams: Streams | None = None
+    exits: Exits | None = None
+
+    def __post_init__(self) -> None:
+        layers = self.backbone.num_hidden_layers
+        if self.exits is not None:
+            check_exit_layers(self.exits.layers, layers)
+        if self.streams is not None:
+            check_streams(self.streams, layers)
+        if self.streams is not None and self.exits is not None:
+            raise SpecError(
+                "Hidden Decoding's streams together with N-vium's exits",
+                "no such model is known, and an exit would have to fill the rows of every stream",
+                "use a checkpoint with one of the two",
+            )
+
+    @property
+    def family(self) -> str:
+        """The name a user knows this decoder by."""
+        if self.streams is not None:
+            return "hidden_decoding"
+        return "dense" if self.exits is None else "nvium"
+
+    @property
+    def num_streams(self) -> int:
+        """Rows of a token: 1 for a decoder without the sequence axis."""
+        return 1 if self.streams is None else self.streams.num_streams
+
+    def is_intra_stream(self, layer: int) -> bool:
+        """Whether the rows of a layer attend within their own stream only."""
+        return self.streams is not None and any(self.streams.intra_stream[layer : layer + 1])
+
+    def mirror_source(self, layer: int) -> int | None:
+        """The layer whose normed input makes the keys and values of `layer`, if not its own."""
+        mirrors = () if self.streams is None else self.streams.mirrors
+        return next((mirror.source for mirror in mirrors if mirror.target == layer), None)
+
+    @property
+    def segments(self) -> tuple[range, ...]:
+        """The decoder layers of each graph: cut at the exits, whole where there are none."""
+        cuts = () if self.exits is None else self.exits.layers
+        bounds = (0, *cuts, self.backbone.num_hidden_layers)
+        return tuple(range(a, b) for a, b in pairwise(bounds))

@@ -1,0 +1,1 @@
+"""`quatrain::StreamFactorizedAttention`: attention of every stream over its own history."""

@@ -1,0 +1,56 @@
+"""`quatrain::StreamFactorizedAttention` as an ONNX function of standard operators."""
+
+import onnx_ir as ir
+from onnxscript import OpBuilder, build_function
+
+from quatrain.plugins.operator import DOMAIN, OperatorName
+
+__all__ = ["STREAM_FACTORIZED_ATTENTION", "stream_factorized_attention_function"]
+
+STREAM_FACTORIZED_ATTENTION = OperatorName("StreamFactorizedAttention")
+
+
+def stream_factorized_attention_function(opset_version: int) -> ir.Function:
+    """The body for `n` streams folded into the heads; `reference.py` says what it computes.
+
+    Inputs: query [B, n*Hq, T, D]; key_cache, value_cache [B, n*Hkv, C, D]; position_ids int64
+    [B, T]; attention_mask bool [B, 1, T, L], True where a query may attend, L the live length.
+    Output: [B, n*Hq, T, D]. Attributes: scale; window (0: none).
+
+    Positions and window say the same as the mask does. The body needs the mask, since ONNX's
+    attention has no other way to be told; a kernel needs the positions, and skips what lies behind.
+    """
+    names = ["query", "key_cache", "value_cache", "position_ids", "attention_mask"]
+    return build_function(
+        _attend,
+        [ir.Value(name=name) for name in names],
+        domain=DOMAIN,
+        name=STREAM_FACTORIZED_ATTENTION.name,
+        attributes=[
+            ir.Attr("scale", ir.AttributeType.FLOAT, None),
+            ir.Attr("window", ir.AttributeType.INT, 0),
+        ],
+        opset_imports={"": opset_version},
+    )
+
+
+def _attend(
+    op: OpBuilder,
+    query: ir.Value,
+    key_cache: ir.Value,
+    value_cache: ir.Value,
+    position_ids: ir.Value,
+    attention_mask: ir.Value,
+) -> ir.Value:
+    # TensorRT inlines bodies, and wants node names that no other part of the graph has.
+    op.builder.push_module(STREAM_FACTORIZED_ATTENTION.name)
+    start, axis = op.Constant(value_ints=[0]), op.Constant(value_ints=[2])
+    # Without the Slice the cost would follow the capacity.
+    length = op.Shape(attention_mask, start=3, end=4)
+    return op.Attention(
+        query,
+        op.Slice(key_cache, start, length, axis),
+        op.Slice(value_cache, start, length, axis),
+        attention_mask,
+        scale=ir.RefAttr("scale", "scale", ir.AttributeType.FLOAT),
+    )
