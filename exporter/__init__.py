@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from quatrain.exporter.doctor import DoctorReport, examine_machine
     from quatrain.exporter.engine.engines import build_engines
     from quatrain.exporter.errors import BuildError, CheckpointError, ExportError, SpecError
+    from quatrain.exporter.expansion import ExpansionReport, expand_checkpoint
     from quatrain.exporter.export import ExportReport, export_checkpoint, plan_export
     from quatrain.exporter.inspection import Inspection, inspect_checkpoint
     from quatrain.exporter.plan import ExportPlan
@@ -25,6 +26,7 @@ __all__ = [
     "CheckpointError",
     "DecoderSpec",
     "DoctorReport",
+    "ExpansionReport",
     "ExportError",
     "ExportPlan",
     "ExportReport",
@@ -34,6 +36,7 @@ __all__ = [
     "Target",
     "build_engines",
     "examine_machine",
+    "expand_checkpoint",
     "export_checkpoint",
     "find_target",
     "inspect_checkpoint",
@@ -46,6 +49,7 @@ _MODULES = {
     "doctor": ("DoctorReport", "examine_machine"),
     "engine.engines": ("build_engines",),
     "errors": ("BuildError", "CheckpointError", "ExportError", "SpecError"),
+    "expansion": ("ExpansionReport", "expand_checkpoint"),
     "export": ("ExportReport", "export_checkpoint", "plan_export"),
     "inspection": ("Inspection", "inspect_checkpoint"),
     "plan": ("ExportPlan",),

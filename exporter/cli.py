@@ -20,6 +20,7 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 # A command's module is imported when it is the one asked for, and not before.
 COMMANDS = {
     "export": "write a checkpoint as a bundle: ONNX graphs, weights, tokenizer, manifest",
+    "expand": "give a checkpoint more streams (Hidden Decoding), for training to go on from",
     "build": "build TensorRT engines into a bundle",
     "generate": "generate text with a bundle",
     "inspect": "show what a checkpoint or a bundle holds",

@@ -11,12 +11,14 @@ from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
+from tests.exporter.checkpoint.folders import BACKBONE, random_tensors, write_checkpoint
 
 from quatrain.exporter.cli import COMMANDS, main, make_parser
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.export import export_checkpoint
 from quatrain.exporter.inspection import inspect_checkpoint
+from quatrain.exporter.spec import DecoderSpec, Streams
 from quatrain.exporter.targets import TARGETS
 from quatrain.runtime.errors import BundleError
 from quatrain.runtime.manifest import load_manifest
@@ -263,7 +265,21 @@ def test_a_dry_run_writes_nothing(
     assert main(words) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["family"], plan["max_batch"], plan["dtype"]) == ("nvium", 4, "bfloat16")
+    assert (plan["embeddings"], plan["prefill_chunk"]) == ("graph", 256)
+    assert [bill["embeddings"] for bill in plan["weights"]] == ["graph", "host"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_shows_both_bills(
+    nvium_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", str(nvium_checkpoint), "-o", str(tmp_path / "bundle"), "--dry-run"]
+    assert main([*words, "--embeddings", "host"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    graph, host = (line for line in shown if "--embeddings" in line)
+    assert "0 B on the host" in graph and "chosen" not in graph
+    assert "65.5 kB on the host (1 table)" in host and "chosen" in host
+    assert any("1.25 KiB a token" in line for line in shown)
 
 
 def test_export_tells_its_plan_its_stages_and_its_result(
@@ -274,7 +290,7 @@ def test_export_tells_its_plan_its_stages_and_its_result(
     assert main([*words, "--no-self-test", "--max-seq-len", "64"]) == 0
     captured = capsys.readouterr()
     assert "write graphs" in captured.out and "peak memory" in captured.out
-    assert "max_seq_len    64" in captured.err
+    assert ["max_seq_len", "64"] in [line.split() for line in captured.err.splitlines()]
     assert load_manifest(output).limits.max_seq_len == 64
     assert main(words) == 1  # it is there already
     assert "--overwrite" in capsys.readouterr().err
@@ -290,6 +306,26 @@ def test_inspect_prints_the_manifest_of_a_bundle(
     assert main(["inspect", str(nvium_bundle)]) == 0
     shown = capsys.readouterr().out
     assert "nvium bundle" in shown and "segment_3" in shown
+    assert "in the graph, 1 row a token" in shown
+    assert "1.25 KiB a token in bfloat16" in shown
+    assert any(line.split()[:4] == ["0-4", "tokens", "4", "16"] for line in shown.splitlines())
+
+
+def test_inspect_shows_streams_and_embeddings_on_the_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = random_tensors(DecoderSpec(BACKBONE, streams=Streams(4)))
+    source = write_checkpoint(tmp_path / "checkpoint", tensors, scale_seq_times=3)
+    assert main(["inspect", str(source)]) == 0
+    shown = capsys.readouterr().out
+    assert "384 B a token: 4 rows of 96 B" in shown
+    assert "6.1 kB on the host (4 tables)" in shown
+    bundle = tmp_path / "bundle"
+    export_checkpoint(source, bundle, embeddings="host", self_test=False)
+    assert main(["inspect", str(bundle)]) == 0
+    shown = capsys.readouterr().out
+    assert "on the host, 4 rows a token: 4 tables" in shown
+    assert any(line.split()[:3] == ["0-2", "rows", "2"] for line in shown.splitlines())
 
 
 def test_inspect_names_weights_that_are_not_finite(
