@@ -1,6 +1,7 @@
 """Train the sample models: python -m samples.train --out samples/checkpoints."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,20 +11,24 @@ from torch import Tensor
 from samples.train.data import load_split
 from samples.train.evaluate import ExitReport, TextScore, report_exits, score_text
 from samples.train.llama import LanguageModel, LlamaSettings
+from samples.train.load import check_tokenizer, find_checkpoint, load_weights
 from samples.train.loop import LoopSettings, train_model
 from samples.train.nvium import NviumLlama
-from samples.train.recipes import RECIPES, Recipe
-from samples.train.save import round_weights, save_checkpoint
+from samples.train.recipes import RECIPES, Recipe, find_recipe
+from samples.train.save import describe_llama, round_weights, save_checkpoint
 from samples.train.tokenizer import encode_documents, encode_text, train_tokenizer
 
 STEPS = 600
+COMMITTED = Path(__file__).parents[1] / "checkpoints"
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m samples.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoints")
-    parser.add_argument("--steps", type=int, default=STEPS, help="optimizer steps per model")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help="steps per model; half to go on from one"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads torch may use")
     names = [recipe.name for recipe in RECIPES]
@@ -37,16 +42,40 @@ def print_progress(step: int, loss: float, seconds: float) -> None:
 
 
 def train_recipe(
-    recipe: Recipe, llama: LlamaSettings, loop: LoopSettings, stream: Tensor
+    recipe: Recipe,
+    llama: LlamaSettings,
+    loop: LoopSettings,
+    stream: Tensor,
+    models: Mapping[str, LanguageModel],
 ) -> LanguageModel:
-    """Build from the seed, train, and leave the weights as they will be stored."""
+    """Build from the seed or a model there is, train, and leave the weights as stored."""
     torch.manual_seed(loop.seed)
     model = recipe.build(llama)
+    if recipe.start is not None:
+        weights = models[recipe.start.recipe].state_dict()
+        model.load_state_dict(recipe.start.adapt(weights))
     count = sum(p.numel() for p in model.parameters())
     print(f"{recipe.name}: {count} parameters, {loop.steps} steps", flush=True)
     train_model(model, stream, loop, print_progress)
     round_weights(model)
     return model
+
+
+def load_recipe(
+    recipe: Recipe, llama: LlamaSettings, tokenizer: Tokenizer, out: Path
+) -> LanguageModel:
+    """The model as an earlier run left it in `out`, or else as committed."""
+    folder = find_checkpoint(name_folder(recipe), (out, COMMITTED))
+    print(f"{recipe.name}: read from {folder}", flush=True)
+    check_tokenizer(folder, tokenizer)
+    model = recipe.build(llama)
+    load_weights(model, folder)
+    return model
+
+
+def name_folder(recipe: Recipe) -> str:
+    """Checkpoints are named after the text and the recipe."""
+    return f"topics-{recipe.name}"
 
 
 def write_recipe(
@@ -58,7 +87,8 @@ def write_recipe(
     tokenizer: Tokenizer,
 ) -> None:
     """Save the common files and the recipe's own."""
-    save_checkpoint(folder, model, llama, tokenizer, recipe.architecture)
+    config = {**describe_llama(llama, recipe.architecture), **recipe.extra_config(llama)}
+    save_checkpoint(folder, model, llama, tokenizer, config)
     for name, text in recipe.extra_files(llama, loop).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,9 +97,9 @@ def write_recipe(
 
 def format_scores(scores: dict[str, TextScore]) -> str:
     """A table of held-out numbers."""
-    rows = ["model    perplexity  bits/byte"]
+    rows = ["model            perplexity  bits/byte"]
     for name, score in scores.items():
-        rows.append(f"{name:8} {score.perplexity:10.3f}  {score.bits_per_byte:9.4f}")
+        rows.append(f"{name:16} {score.perplexity:10.3f}  {score.bits_per_byte:9.4f}")
     return "\n".join(rows)
 
 
@@ -103,16 +133,21 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{len(stream)} training tokens; {len(heldout)} held out in {num_bytes} bytes")
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "heldout.txt").write_text(split.heldout, encoding="utf-8")
-    scores: dict[str, TextScore] = {}
+    models: dict[str, LanguageModel] = {}
     for recipe in RECIPES:
         if options.only and recipe.name not in options.only:
             continue
-        model = train_recipe(recipe, llama, loop, stream)
-        scores[recipe.name] = score_text(model, heldout, num_bytes)
-        folder = options.out / f"topics-{recipe.name}"
-        write_recipe(folder, recipe, model, llama, loop, tokenizer)
+        if recipe.start is not None and recipe.start.recipe not in models:
+            start = find_recipe(recipe.start.recipe)
+            models[start.name] = load_recipe(start, llama, tokenizer, options.out)
+        own_loop = recipe.adapt_loop(loop)
+        model = models[recipe.name] = train_recipe(recipe, llama, own_loop, stream, models)
+        if not recipe.is_control:
+            folder = options.out / name_folder(recipe)
+            write_recipe(folder, recipe, model, llama, own_loop, tokenizer)
         if isinstance(model, NviumLlama):
             print(format_exits(report_exits(model, heldout)))
+    scores = {name: score_text(model, heldout, num_bytes) for name, model in models.items()}
     print(format_scores(scores))
 
 

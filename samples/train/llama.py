@@ -157,16 +157,20 @@ class Backbone(nn.Module):
 class DenseLlama(LanguageModel):
     """The baseline: the backbone and one head, no exits."""
 
-    def __init__(self, settings: LlamaSettings) -> None:
+    def __init__(self, settings: LlamaSettings, backbone: Backbone | None = None) -> None:
         super().__init__()
-        self.model = Backbone(settings)
+        self.model = backbone or Backbone(settings)
         self.lm_head = nn.Linear(settings.hidden_size, settings.vocab_size, bias=False)
         init_weights(self, settings.initializer_range)
 
+    def compute_logits(self, tokens: Tensor) -> Tensor:
+        """lm_head(norm(h_L)) [B, T, vocab]."""
+        logits: Tensor = self.lm_head(self.model.norm(self.model.run_layers(tokens)[-1]))
+        return logits
+
     def target_logprobs(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """log softmax(lm_head(norm(h_L)))[target]."""
-        logits = self.lm_head(self.model.norm(self.model.run_layers(tokens)[-1]))
-        return pick_logprobs(logits, targets)
+        """log softmax(logits)[target]."""
+        return pick_logprobs(self.compute_logits(tokens), targets)
 
     def compute_loss(self, tokens: Tensor, targets: Tensor, progress: float) -> Tensor:
         """Mean negative log likelihood."""

@@ -15,7 +15,7 @@ from samples.train.llama import LanguageModel
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """Budget and optimizer, shared by all models."""
+    """Budget and optimizer; models that go on from another take a share (`Recipe.adapt_loop`)."""
 
     steps: int
     seed: int

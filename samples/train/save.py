@@ -21,7 +21,7 @@ def round_weights(model: nn.Module) -> None:
 
 
 def describe_llama(settings: LlamaSettings, architecture: str) -> Mapping[str, object]:
-    """config.json: a plain LlamaConfig."""
+    """The fields of a plain LlamaConfig."""
     fields = {
         "architectures": [architecture],
         "attention_bias": False,
@@ -37,7 +37,7 @@ def describe_llama(settings: LlamaSettings, architecture: str) -> Mapping[str, o
         "tie_word_embeddings": False,
         "use_cache": False,
     }
-    return dict(sorted((fields | settings.as_dict()).items()))
+    return fields | settings.as_dict()
 
 
 def describe_tokenizer(max_length: int) -> Mapping[str, object]:
@@ -68,13 +68,13 @@ def save_checkpoint(
     model: nn.Module,
     settings: LlamaSettings,
     tokenizer: Tokenizer,
-    architecture: str,
+    config: Mapping[str, object],
 ) -> None:
-    """Weights in bfloat16, config, generation config and tokenizer."""
+    """Weights in bfloat16, config (keys sorted), generation config and tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: t.bfloat16().contiguous() for name, t in model.state_dict().items()}
     (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
-    write_json(folder / "config.json", describe_llama(settings, architecture))
+    write_json(folder / "config.json", dict(sorted(config.items())))
     ends = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID}
     write_json(folder / "generation_config.json", ends)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""The recipe of the sample models: text, formulas, and a smoke run of the command."""
+"""The recipes of the sample models: text, formulas, and a smoke run of the command."""
 
 import json
 from pathlib import Path
@@ -8,22 +8,30 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
 
 from samples.train.__main__ import main
 from samples.train.data import SHORT_PARAGRAPH, load_split
 from samples.train.evaluate import report_exits, route_argmax, score_text
-from samples.train.llama import DenseLlama, LlamaSettings
+from samples.train.llama import DenseLlama, LlamaSettings, Rope, apply_rope, build_rope
+from samples.train.load import check_tokenizer, find_checkpoint, load_weights
 from samples.train.nvium import NviumLlama, NviumSettings, chain_exit_probs, mean_depth, pull_even
+from samples.train.recipes import STREAMS
+from samples.train.streams import HiddenDecodingLlama, StreamSettings, expand_tables
 from samples.train.tokenizer import encode_text
 
 TINY = LlamaSettings(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=4)
 TINY_NVIUM = NviumSettings((1, 3), router_intermediate_size=8, pull_weight=2, compute_weight=0.3)
-CHECKPOINTS = ("topics-dense", "topics-nvium")
+CHECKPOINTS = ("topics-dense", "topics-nvium", "topics-hidden-decoding")
+TABLE = "model.scale_seq_embed_tokens_list.{}.weight"
 COMMITTED = Path(__file__).parents[2] / "samples" / "checkpoints"
 
 
 def build_named(name: str) -> DenseLlama | NviumLlama:
     settings = LlamaSettings()
+    if name == "topics-hidden-decoding":
+        return HiddenDecodingLlama(settings, STREAMS)
     if name == "topics-nvium":
         return NviumLlama(settings, NviumSettings())
     return DenseLlama(settings)
@@ -32,6 +40,12 @@ def build_named(name: str) -> DenseLlama | NviumLlama:
 def build_tiny() -> NviumLlama:
     torch.manual_seed(0)
     return NviumLlama(TINY, TINY_NVIUM)
+
+
+def build_tiny_streams(num_streams: int, cross_stream_layers: tuple[int, ...]) -> DenseLlama:
+    """Random weights, so no two streams are alike."""
+    torch.manual_seed(0)
+    return HiddenDecodingLlama(TINY, StreamSettings(num_streams, cross_stream_layers))
 
 
 def draw_tokens() -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,14 +123,121 @@ def test_score_counts_every_token_once() -> None:
     assert sum(report_exits(model, ids).mixture_shares) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("num_streams", [1, 2, 3])
+def test_expanded_model_without_cross_stream_layers_is_the_dense_model(num_streams: int) -> None:
+    torch.manual_seed(0)
+    dense = DenseLlama(TINY)
+    expanded = HiddenDecodingLlama(TINY, StreamSettings(num_streams, ()))
+    expanded.load_state_dict(expand_tables(dense.state_dict(), num_streams))
+    tokens, _ = draw_tokens()
+    torch.testing.assert_close(expanded.compute_logits(tokens), dense.compute_logits(tokens))
+
+
+def test_expansion_repeats_the_tables_in_turn() -> None:
+    two = build_tiny_streams(2, ()).state_dict()
+    four = expand_tables(two, 4)
+    first, second = two["model.embed_tokens.weight"], two[TABLE.format(0)]
+    assert not torch.equal(first, second)
+    for name, expected in ((0, second), (1, first), (2, second)):
+        assert torch.equal(four[TABLE.format(name)], expected)
+    build_tiny_streams(4, ()).load_state_dict(four)
+    assert TABLE.format(1) not in two
+
+
+def attend_rows(attention: nn.Module, x: Tensor, rope: Rope, mask: Tensor) -> Tensor:
+    """Attention over rows [1, R, C] with one position a row and a mask [R, R], spelled out."""
+    heads = [getattr(attention, f"{n}_proj")(x).view(1, x.shape[1], -1, 32) for n in "qkv"]
+    queries, keys, values = (head.transpose(1, 2) for head in heads)
+    scores = apply_rope(queries, rope) @ apply_rope(keys, rope).transpose(2, 3) / 32**0.5
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+    output: Tensor = attention.get_submodule("o_proj")(
+        (weights @ values).transpose(1, 2).flatten(2)
+    )
+    return output
+
+
+def compute_row_logits(model: DenseLlama, tokens: Tensor, streams: StreamSettings) -> Tensor:
+    """Logits [1, T, V] from rows i * n + s, explicit masks and explicit positions."""
+    n, backbone = streams.num_streams, model.model
+    tables = [
+        backbone.embed_tokens,
+        *backbone.get_submodule("scale_seq_embed_tokens_list").children(),
+    ]
+    x = torch.stack([tables[s](tokens[0, i]) for i in range(tokens.shape[1]) for s in range(n)])[
+        None
+    ]
+    rows = torch.arange(x.shape[1])
+    causal = rows[None] <= rows[:, None]
+    cos, sin = build_rope(len(rows), TINY)
+    for index, layer in enumerate(backbone.layers):
+        crosses = index in streams.cross_stream_layers
+        mask = causal if crosses else causal & (rows[None] % n == rows[:, None] % n)
+        positions = rows if crosses else rows // n
+        x = x + attend_rows(
+            layer.self_attn, layer.input_layernorm(x), (cos[positions], sin[positions]), mask
+        )
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+    return model.lm_head(backbone.norm(x)[:, n - 1 :: n])
+
+
+@pytest.mark.parametrize("cross_stream_layers", [(), (1, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("num_streams", [2, 3])
+def test_streams_follow_the_masks(num_streams: int, cross_stream_layers: tuple[int, ...]) -> None:
+    streams = StreamSettings(num_streams, cross_stream_layers)
+    model = build_tiny_streams(num_streams, cross_stream_layers)
+    tokens = draw_tokens()[0][:1]
+    expected = compute_row_logits(model, tokens, streams)
+    torch.testing.assert_close(model.compute_logits(tokens), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("changed", [1, 4, 6])
+def test_cross_stream_layers_never_see_the_future(changed: int) -> None:
+    model = build_tiny_streams(2, (1, 3))
+    tokens, _ = draw_tokens()
+    other = tokens.clone()
+    other[:, changed] = (other[:, changed] + 1) % 32
+    before, after = model.compute_logits(tokens), model.compute_logits(other)
+    torch.testing.assert_close(after[:, :changed], before[:, :changed], atol=1e-6, rtol=1e-6)
+    for later in range(changed, tokens.shape[1]):
+        assert (after[:, later] - before[:, later]).abs().max() > 1e-4
+
+
+def test_first_stream_counts_only_through_cross_stream_layers() -> None:
+    tokens, _ = draw_tokens()
+    for cross_stream_layers, counts in (((), False), ((3,), True)):
+        model = build_tiny_streams(2, cross_stream_layers)
+        before = model.compute_logits(tokens)
+        with torch.no_grad():
+            model.model.embed_tokens.weight += 1
+        assert torch.equal(model.compute_logits(tokens), before) != counts
+
+
+def test_weights_of_another_vocabulary_are_refused() -> None:
+    folder = COMMITTED / "topics-dense"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    check_tokenizer(folder, tokenizer)
+    tokenizer.add_tokens(["another"])
+    with pytest.raises(ValueError, match="another tokenizer"):
+        check_tokenizer(folder, tokenizer)
+
+
+def test_own_folder_comes_before_the_committed_one(tmp_path: Path) -> None:
+    assert find_checkpoint("topics-dense", (tmp_path, COMMITTED)).parent == COMMITTED
+    (tmp_path / "topics-dense").mkdir()
+    (tmp_path / "topics-dense" / "model.safetensors").touch()
+    assert find_checkpoint("topics-dense", (tmp_path, COMMITTED)).parent == tmp_path
+    with pytest.raises(FileNotFoundError, match="no topics-none in"):
+        find_checkpoint("topics-none", (tmp_path, COMMITTED))
+
+
 @pytest.mark.parametrize(
-    ("name", "perplexity"), [("topics-dense", 34.284), ("topics-nvium", 35.078)]
+    ("name", "perplexity"),
+    [("topics-dense", 34.284), ("topics-nvium", 35.078), ("topics-hidden-decoding", 32.383)],
 )
 def test_committed_checkpoints_score_as_stated(name: str, perplexity: float) -> None:
     folder, text = COMMITTED / name, (COMMITTED / "heldout.txt").read_text(encoding="utf-8")
     model = build_named(name)
-    tensors = load_file(folder / "model.safetensors")
-    model.load_state_dict({key: value.float() for key, value in tensors.items()})
+    load_weights(model, folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = torch.tensor(encode_text(tokenizer, text))
     score = score_text(model, ids, len(text.encode()))
@@ -163,3 +284,42 @@ def test_smoke_run_saves_nvium_settings(smoke: Path) -> None:
     assert settings["early_layer_idx"] == [2, 4, 6]
     assert settings["loss"]["alphas_main"]["router_compute_loss"] == NviumSettings().compute_weight
     assert "&" not in text  # no YAML anchors: readers may be simple
+
+
+@pytest.mark.slow
+def test_smoke_run_saves_stream_settings(smoke: Path) -> None:
+    config = json.loads((smoke / "topics-hidden-decoding" / "config.json").read_text())
+    dense = json.loads((smoke / "topics-dense" / "config.json").read_text())
+    own = {
+        "architectures": ["LlamaScaleSeqForCausalLM"],
+        "model_type": "llama_scale_seq",
+        "scale_seq_attn_per_suffix_layerwise": [True, True, True, False] * 2,
+        "scale_seq_times": 1,
+    }
+    assert config == dense | own
+    assert list(config) == sorted(config)
+
+
+@pytest.mark.slow
+def test_smoke_run_goes_on_from_its_own_dense_model(smoke: Path) -> None:
+    dense = load_file(smoke / "topics-dense" / "model.safetensors")
+    streams = load_file(smoke / "topics-hidden-decoding" / "model.safetensors")
+    assert streams.keys() == dense.keys() | {TABLE.format(0)}
+    first, second = streams["model.embed_tokens.weight"], streams[TABLE.format(0)]
+    start = dense["model.embed_tokens.weight"]
+    for table in (first, second):
+        likeness = functional.cosine_similarity(table.float(), start.float(), dim=-1)
+        assert likeness.min() > 0.9
+    assert not torch.equal(first, second)
+    assert not (smoke / "topics-dense-continued").exists()
+
+
+@pytest.mark.slow
+def test_single_recipe_goes_on_from_the_committed_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["--steps", "2", "--out", str(tmp_path), "--threads", "2", "--only", "hidden-decoding"])
+    printed = capsys.readouterr().out
+    assert f"dense: read from {COMMITTED / 'topics-dense'}" in printed
+    assert "\ndense                34.284" in printed
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["topics-hidden-decoding"]
