@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("what", choices=("prefill", "decode"))
     parser.add_argument("--checkpoint", type=Path, help="default: converts SmolLM2-135M")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, nargs="+", default=[2, 4, 8])
     args = parser.parse_args()
     checkpoint = args.checkpoint or convert_smollm2(DEFAULT_FOLDER / "checkpoint")

@@ -54,7 +54,7 @@ def plan_export(
     dtype: DType | None = None,
     max_seq_len: int | None = None,
     max_batch: int = 4,
-    prefill_chunk: int = 512,
+    prefill_chunk: int | None = None,
     max_deferred: int = 16,
     targets: Sequence[str] = (),
     self_test: bool | None = None,
@@ -82,7 +82,7 @@ def export_checkpoint(
     dtype: DType | None = None,
     max_seq_len: int | None = None,
     max_batch: int = 4,
-    prefill_chunk: int = 512,
+    prefill_chunk: int | None = None,
     max_deferred: int = 16,
     targets: Sequence[str] = (),
     weights: WeightsMode | None = None,
@@ -102,7 +102,7 @@ def export_checkpoint(
         max_seq_len: Tokens a sequence may have. Default: the model's, at most 4096.
         max_batch: Sequences decoded together.
         prefill_chunk: Tokens of a prompt run in one call; where a token is several rows (Hidden
-            Decoding), all of them.
+            Decoding), all of them. Default: as many as make 512 rows.
         max_deferred: Rows an early exit may leave to be filled later (models with exits).
         targets: GPUs to build engines for, of `quatrain.exporter.targets.TARGETS`.
         weights: `link` or `copy` the weight files. Default: link where the file system allows.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -17,14 +18,13 @@ WEIGHTS_FOLDER = "weights"
 
 
 def write_graphs(bundle: Path, checkpoint: Checkpoint, options: ExportOptions) -> list[Graph]:
-    """Write every graph for the CPU (float32) and for engines (the compute type) and describe it.
+    """Write every graph for the CPU (float32, caches that grow) and for engines (the compute type,
+    static caches) and describe it.
 
     Both read the same stored weights out of the bundle's safetensors files, by offset.
     """
-    cpu = _write_variants(bundle, checkpoint, "float32", options)
-    engine = cpu
-    if options.dtype != "float32":
-        engine = _write_variants(bundle, checkpoint, options.dtype, options)
+    cpu = _write_variants(bundle, checkpoint, "float32", options, "cpu")
+    engine = _write_variants(bundle, checkpoint, options.dtype, options, "engine")
     return [
         Graph(
             name=built.name,
@@ -40,15 +40,24 @@ def write_graphs(bundle: Path, checkpoint: Checkpoint, options: ExportOptions) -
 
 
 def _write_variants(
-    bundle: Path, checkpoint: Checkpoint, dtype: str, options: ExportOptions
+    bundle: Path,
+    checkpoint: Checkpoint,
+    dtype: str,
+    options: ExportOptions,
+    device: Literal["cpu", "engine"],
 ) -> list[tuple[BuiltGraph, GraphVariant]]:
     stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
     written = []
     for built in build_graphs(
-        checkpoint.spec, stored, dtype, options.capacity, embeddings=options.embeddings
+        checkpoint.spec,
+        stored,
+        dtype,
+        options.capacity,
+        embeddings=options.embeddings,
+        static_caches=device == "engine",
     ):
         _attach_weights(built.model.graph, checkpoint.tensors)
-        path = f"{built.name}.{dtype}.onnx"
+        path = f"{built.name}.{device}.{dtype}.onnx"
         ir.save(built.model, bundle / path)
         variant = GraphVariant(path=path, dtype=dtype, inputs=built.inputs, outputs=built.outputs)
         written.append((built, variant))

@@ -6,7 +6,7 @@ from typing import get_args
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.memory import EmbeddingsPlace
-from quatrain.exporter.spec import DType
+from quatrain.exporter.spec import DecoderSpec, DType
 from quatrain.exporter.targets import find_target
 from quatrain.runtime.manifest import Limits
 
@@ -14,6 +14,10 @@ __all__ = ["ExportOptions", "ExportRequest", "settle_options"]
 
 # Long enough for a chat and small enough for any card; --max-seq-len raises it.
 _DEFAULT_MAX_SEQ_LEN = 4096
+# Rows of a prompt run in one call: enough to fill matrix products, and short chunks spare attention
+# half of what lies ahead of a token (4 streams, 512 tokens: 3.6 times the time of one stream in
+# chunks of 512 rows, 4.6 times in one call; benchmarks/results.md).
+_DEFAULT_PREFILL_ROWS = 512
 # Above this the self-test, which runs the model on the CPU, would take longer than the export.
 _SELF_TEST_MAX_BYTES = 1 << 30
 
@@ -28,7 +32,7 @@ class ExportRequest:
     dtype: DType | None
     max_seq_len: int | None
     max_batch: int
-    prefill_chunk: int
+    prefill_chunk: int | None
     max_deferred: int
     targets: tuple[str, ...]
     self_test: bool | None
@@ -62,7 +66,7 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
         BuildError: There is no target of that name.
     """
     _check_place(request.embeddings)
-    limits = _settle_limits(checkpoint.spec.backbone.max_position_embeddings, request)
+    limits = _settle_limits(checkpoint.spec, request)
     for target in request.targets:
         find_target(target)
     self_test = request.self_test
@@ -91,7 +95,11 @@ def _check_place(embeddings: str) -> None:
         )
 
 
-def _settle_limits(positions: int, request: ExportRequest) -> Limits:
+def _settle_limits(spec: DecoderSpec, request: ExportRequest) -> Limits:
+    positions = spec.backbone.max_position_embeddings
+    prefill_chunk = request.prefill_chunk
+    if prefill_chunk is None:
+        prefill_chunk = max(1, _DEFAULT_PREFILL_ROWS // spec.num_streams)
     max_seq_len = request.max_seq_len
     if max_seq_len is None:
         max_seq_len = min(positions, _DEFAULT_MAX_SEQ_LEN)
@@ -104,7 +112,7 @@ def _settle_limits(positions: int, request: ExportRequest) -> Limits:
     sizes = {
         "--max-seq-len": max_seq_len,
         "--max-batch": request.max_batch,
-        "--prefill-chunk": request.prefill_chunk,
+        "--prefill-chunk": prefill_chunk,
         "--max-deferred": request.max_deferred,
     }
     for flag, value in sizes.items():
@@ -113,6 +121,6 @@ def _settle_limits(positions: int, request: ExportRequest) -> Limits:
     return Limits(
         max_seq_len=max_seq_len,
         max_batch=request.max_batch,
-        prefill_chunk=min(request.prefill_chunk, max_seq_len),
+        prefill_chunk=min(prefill_chunk, max_seq_len),
         max_deferred=min(request.max_deferred, max_seq_len),
     )

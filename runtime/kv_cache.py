@@ -19,7 +19,11 @@ __all__ = [
     "MemoryBlock",
     "allocate_cache",
     "allocate_host",
+    "allocate_tensor",
+    "round_up",
 ]
+
+LENGTH_STEP = 32
 
 # Where there is a choice, pages of this process alone: shared ones live in a file system.
 _PRIVATE = (
@@ -87,12 +91,28 @@ class KVCache:
         self.batch_size = batch_size
         self.capacity = capacity
         self.tensors = tensors
+        self.version = 0
+        """Changes whenever tensors are somewhere else than before."""
+
+    def fit(self, live: int, written: int) -> int:
+        """Make room for a call that attends to the tokens before `live` and writes those before
+        `written`; the length that its mask must have."""
+        return min(self.capacity, round_up(live))
+
+    def match(self, length: int) -> None:
+        """Be as a mask of exactly that length needs it; a static cache is as any mask needs it."""
 
     @property
     def num_bytes(self) -> int:
         """Bytes set aside, touched or not."""
         shapes = ((tensor.shape, tensor.dtype) for tensor in self.tensors.values())
         return sum(int(np.prod(shape)) * ITEM_BYTES[dtype] for shape, dtype in shapes)
+
+
+def round_up(length: int) -> int:
+    """Live lengths are rounded up, so that shapes repeat from one token to the next and nothing has
+    to be bound again; the positions added are masked."""
+    return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
 def allocate_cache(
@@ -106,13 +126,23 @@ def allocate_cache(
     for layer in layout.layers:
         shape = (batch_size, layer.num_heads, layout.positions(layer), layer.head_dim)
         for name in (f"key_cache.{layer.layer}", f"value_cache.{layer.layer}"):
-            num_bytes = int(np.prod(shape)) * ITEM_BYTES[dtype]
-            try:
-                tensors[name] = CacheTensor(name, dtype, shape, allocate(num_bytes))
-            except MemoryError as error:
-                raise RequestError(
-                    f"a cache for {batch_size} sequences of {layout.capacity} tokens",
-                    f"no memory for {name} ({num_bytes} bytes, {shape[2]} positions a sequence)",
-                    "use a smaller batch, or export with a smaller --max-seq-len",
-                ) from error
+            tensors[name] = allocate_tensor(name, dtype, shape, allocate)
     return KVCache(batch_size, layout.capacity, tensors)
+
+
+def allocate_tensor(
+    name: str,
+    dtype: str,
+    shape: tuple[int, int, int, int],
+    allocate: Callable[[int], MemoryBlock] = allocate_host,
+) -> CacheTensor:
+    """Zeros; raises `RequestError` if memory does not suffice."""
+    num_bytes = int(np.prod(shape)) * ITEM_BYTES[dtype]
+    try:
+        return CacheTensor(name, dtype, shape, allocate(num_bytes))
+    except (MemoryError, OSError) as error:  # mmap's own way to say so is an OSError
+        raise RequestError(
+            f"a cache for {shape[0]} sequences of {shape[2]} positions",
+            f"no memory for {name} ({num_bytes} bytes)",
+            "use a smaller batch, shorter sequences, or export with a smaller --max-seq-len",
+        ) from error

@@ -64,6 +64,12 @@ class Graph(_Record, frozen=True, kw_only=True):
     outputs: list[TensorInfo]
     deployment: GraphVariant
 
+    @property
+    def reads_whole_caches(self) -> bool:
+        """Whether on a CPU its caches are as long as the mask of each call, and grow with it."""
+        caches = (info.shape for info in self.inputs if info.name.startswith("key_cache."))
+        return any(isinstance(shape[2], str) for shape in caches)
+
 
 class CacheLayer(_Record, frozen=True, kw_only=True):
     """The key and value cache of one decoder layer: `[batch, num_heads, positions, head_dim]`.
@@ -119,8 +125,8 @@ class HostEmbeddings(_Record, frozen=True, kw_only=True):
 
 
 class Limits(_Record, frozen=True, kw_only=True):
-    """What one call may ask for: tokens per sequence, sequences, rows per prefill call, and rows
-    an exit may leave deferred."""
+    """What one call may ask for: tokens per sequence, sequences, tokens per prefill call, and
+    tokens an exit may leave deferred."""
 
     max_seq_len: int
     max_batch: int

@@ -110,7 +110,8 @@ class _BoundGraph:
     def __init__(self, session: OnnxRuntimeSession, cache: KVCache | None) -> None:
         self._session = session
         self._run: Callable[[IOBinding], None] = session.backend.run_with_iobinding
-        self._caches = cache.tensors if cache else {}
+        self._cache = cache
+        self._cache_version = cache.version if cache else 0
         # Binding a buffer takes microseconds, and decoding goes to and fro between a few numbers
         # of rows: what was bound for each stays bound.
         self._calls: dict[tuple[int, int, int], _Call] = {}
@@ -118,6 +119,10 @@ class _BoundGraph:
 
     def prepare(self, sizes: Sizes) -> Arrays:
         """The input buffers at these sizes."""
+        if self._cache is not None and self._cache.version != self._cache_version:
+            self._calls.clear()  # they are bound to where the caches were
+            self._call = None
+            self._cache_version = self._cache.version
         call = self._call
         if call is None or call.sizes != sizes:
             key = (sizes.batch, sizes.rows, sizes.outputs)
@@ -125,7 +130,9 @@ class _BoundGraph:
             if call is None:
                 if len(self._calls) == MAX_CALLS:
                     del self._calls[next(iter(self._calls))]
-                call = self._calls[key] = _Call(self._session, self._caches)
+                call = self._calls[key] = _Call(
+                    self._session, self._cache.tensors if self._cache else {}
+                )
             if call.sizes != sizes:
                 call.resize(sizes)
             self._call = call

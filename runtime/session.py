@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.runtime.errors import EngineError, RequestError
+from quatrain.runtime.growing_cache import GrowingCache
 from quatrain.runtime.host_embeddings import MappedEmbeddings
 from quatrain.runtime.kv_cache import KVCache, MemoryBlock, allocate_cache, allocate_host
 from quatrain.runtime.manifest import Manifest, TensorInfo, load_manifest
@@ -122,9 +123,12 @@ class Model:
                 f"this bundle was exported for batches of 1 to {max_batch}",
                 "split the batch, or export with a larger --max-batch",
             )
-        graph = self.manifest.graphs[0]
-        dtype = graph.dtype if self.backend == "onnxruntime" else graph.deployment.dtype
-        return allocate_cache(self.manifest.cache, batch_size, dtype, self._allocate)
+        graph, layout = self.manifest.graphs[0], self.manifest.cache
+        if self.backend == "tensorrt":
+            return allocate_cache(layout, batch_size, graph.deployment.dtype, self._allocate)
+        if graph.reads_whole_caches:
+            return GrowingCache(layout, batch_size)
+        return allocate_cache(layout, batch_size, graph.dtype, self._allocate)
 
     def bind(self, cache: KVCache) -> dict[str, BoundGraph]:
         """Every graph, tied to this cache, by name."""
@@ -197,6 +201,8 @@ def run_graph(
         if info.name in feeds:
             shape = feeds[info.name].shape
             sizes |= {s: n for s, n in zip(info.shape, shape, strict=True) if isinstance(s, str)}
+    if cache is not None:
+        cache.match(sizes.get("length", 1))
     graph = session.bind(cache)
     for name, buffer in graph.prepare(Sizes(**sizes)).items():
         buffer[...] = feeds[name]

@@ -74,7 +74,7 @@ def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
     for flag, default, text in (
         ("--max-seq-len", None, "tokens a sequence may have (default: the model's, at most 4096)"),
         ("--max-batch", 4, "sequences decoded together (default: 4)"),
-        ("--prefill-chunk", 512, "tokens of a prompt run in one call (default: 512)"),
+        ("--prefill-chunk", None, "tokens of a prompt run in one call (default: 512 rows of them)"),
         ("--max-deferred", 16, "rows an early exit may leave for later (default: 16)"),
     ):
         group.add_argument(flag, type=int, default=default, metavar="N", help=text)

@@ -108,7 +108,9 @@ class SelfAttention(Module):
         scale = self.backbone.head_dim**-0.5
         if self.is_factorized:
             return op.call(
-                stream_factorized_attention_function(op.builder.graph.opset_imports[""]),
+                stream_factorized_attention_function(
+                    op.builder.graph.opset_imports[""], static_caches=views.static_caches
+                ),
                 query,
                 keys,
                 values,
@@ -118,7 +120,6 @@ class SelfAttention(Module):
                 window=self.window or 0,
                 **STREAM_FACTORIZED_ATTENTION.plugin_attributes,
             )
-        # Without the Slice the cost of attention would follow the capacity.
-        length = views.length(self.unit)
-        live_keys = op.Slice(keys, [0], length, [2])
-        return op.Attention(query, live_keys, op.Slice(values, [0], length, [2]), mask, scale=scale)
+        live_keys = views.read_cache(keys, self.unit)
+        live_values = views.read_cache(values, self.unit)
+        return op.Attention(query, live_keys, live_values, mask, scale=scale)

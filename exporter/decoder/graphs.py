@@ -56,6 +56,7 @@ def build_graphs(
     capacity: int,
     *,
     embeddings: Embeddings = "graph",
+    static_caches: bool = True,
     skip_dead_rows: bool = True,
 ) -> list[BuiltGraph]:
     """All graphs of `spec` at one compute type.
@@ -64,12 +65,17 @@ def build_graphs(
         stored_dtypes: Each tensor's type in the checkpoint, by name; it stays what it is in the
             graph, which casts.
         dtype: The compute type: float32, float16 or bfloat16.
-        capacity: Tokens that the static caches have room for.
+        capacity: Tokens that the caches have room for.
         embeddings: Whether the tables are part of the graph or stay on the host.
+        static_caches: Caches of that capacity, read to their live length (TensorRT updates no other
+            in place). False: caches as long as the mask, which a host lets grow, and which are
+            read whole; on a CPU the copy that reading a part takes would cost more than attention.
         skip_dead_rows: False builds the plain reference, which computes every row in every layer
             and keeps all of them in its caches.
     """
-    build = _GraphFactory(spec, stored_dtypes, dtype, capacity, embeddings, skip_dead_rows)
+    build = _GraphFactory(
+        spec, stored_dtypes, dtype, capacity, embeddings, static_caches, skip_dead_rows
+    )
     names = list_layered_graphs(spec)
     if spec.exits is None:
         return [build.layered(names[0], "decoder", 0)]
@@ -88,6 +94,7 @@ class _GraphFactory:
         dtype: str,
         capacity: int,
         embeddings: Embeddings,
+        static_caches: bool,
         skip_dead_rows: bool,
     ) -> None:
         self.spec = spec
@@ -96,6 +103,7 @@ class _GraphFactory:
         self.ir_dtype = ir.DataType[ONNX_DTYPES[dtype]]
         self.capacity = capacity
         self.embeddings: Embeddings = embeddings
+        self.static_caches = static_caches
         self.skip_dead_rows = skip_dead_rows
 
     def layered(self, name: str, role: Role, index: int) -> BuiltGraph:
@@ -104,7 +112,8 @@ class _GraphFactory:
         plan = plan_live_rows(self.spec, layers, skip_dead_rows=self.skip_dead_rows)
         module = self._make_module(role, plan, index)
         self._set_stored_dtypes(module)
-        caches = cache_inputs(fit_caches(self.spec, plan), self.dtype, self.capacity)
+        capacity = self.capacity if self.static_caches else None
+        caches = cache_inputs(fit_caches(self.spec, plan), self.dtype, capacity)
         first = rows_input(self.spec, is_first=index == 0, embeddings=self.embeddings)
         inputs = [*decoder_inputs(first), *caches]
         builder, values = _start_graph(name, inputs)
@@ -155,7 +164,10 @@ class _GraphFactory:
             cast(op, builder.initializer(ir.tensor(table, name=name)), self.ir_dtype)
             for name, table in (("rotary.cos", cos), ("rotary.sin", sin))
         ]
-        return RowViews(op, HostInputs(*values), self.spec, self.capacity, *tables)
+        inputs = HostInputs(*values)
+        return RowViews(
+            op, inputs, self.spec, self.capacity, *tables, static_caches=self.static_caches
+        )
 
     def _declare_results(self, results: Mapping[str, ir.Value]) -> list[TensorInfo]:
         backbone = self.spec.backbone

@@ -35,7 +35,8 @@ class HostInputs:
 class RowViews:
     """Every view of a graph's rows, made when first asked for and shared by all layers.
 
-    `cos` and `sin` are the rotary tables [positions, D/2], in the compute type.
+    `cos` and `sin` are the rotary tables [positions, D/2], in the compute type. Caches that are not
+    static are as long as the mask, and read whole.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class RowViews:
         capacity: int,
         cos: ir.Value,
         sin: ir.Value,
+        *,
+        static_caches: bool,
     ) -> None:
         self.cos, self.sin = cos, sin
+        self.static_caches = static_caches
         self._op = op
         self._inputs = inputs
         self._n = spec.num_streams
@@ -73,8 +77,15 @@ class RowViews:
                 self._masks[key] = self._make_window(unit, rows, window)
         return self._masks[key]
 
-    def length(self, unit: Unit) -> ir.Value:
-        """The live length that the mask speaks of, counted in `unit`: int64 [1]."""
+    def read_cache(self, cache: ir.Value, unit: Unit) -> ir.Value:
+        """A cache [B, heads, positions, D] to the live length that the mask speaks of."""
+        if not self.static_caches:
+            return cache
+        # Without the Slice the cost of attention would follow the capacity.
+        return self._op.Slice(cache, [0], self._length(unit), [2])
+
+    def _length(self, unit: Unit) -> ir.Value:
+        """The live length, counted in `unit`: int64 [1]."""
         return self._row_length if unit == "rows" else self._token_length
 
     def write_indices(self, unit: Unit) -> ir.Value:
@@ -132,7 +143,7 @@ class RowViews:
         hidden = op.And(op.Unsqueeze(own, [3, 5]), op.Constant(value=ir.tensor(later)))
         visible = op.And(tokens, op.Not(hidden))
         # Reshape keeps zeros as they are, and the row counts are products.
-        shape = op.Concat([0, 1, -1], self.length("rows"), axis=0)
+        shape = op.Concat([0, 1, -1], self._length("rows"), axis=0)
         return op.Reshape(visible, shape)
 
     def _make_window(self, unit: Unit, rows: Rows, window: int) -> ir.Value:
@@ -145,7 +156,7 @@ class RowViews:
         """0 .. live length - 1."""
         numbers = np.arange(self._capacity * (self._n if unit == "rows" else 1))
         every = self._op.Constant(value=ir.tensor(numbers))
-        return self._op.Slice(every, [0], self.length(unit), [0])
+        return self._op.Slice(every, [0], self._length(unit), [0])
 
     @cached_property
     def _token_length(self) -> ir.Value:

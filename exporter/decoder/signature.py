@@ -64,20 +64,28 @@ def states_input(backbone: Backbone) -> TensorInfo:
     return TensorInfo(name="exit_state", dtype="float32", shape=shape)
 
 
-def cache_inputs(caches: Mapping[int, LayerCache], dtype: str, capacity: int) -> list[TensorInfo]:
+def cache_inputs(
+    caches: Mapping[int, LayerCache], dtype: str, capacity: int | None
+) -> list[TensorInfo]:
     """Key and value caches of the layers, in the order of the graph's inputs.
 
-    `capacity` counts tokens.
+    `capacity` counts tokens; None stands for caches that are as long as the mask of each call.
     """
     return [
         TensorInfo(
             name=f"{kind}_cache.{layer}",
             dtype=dtype,
-            shape=["batch", cache.num_heads, cache.positions(capacity), cache.head_dim],
+            shape=["batch", cache.num_heads, _count_positions(cache, capacity), cache.head_dim],
         )
         for layer, cache in caches.items()
         for kind in ("key", "value")
     ]
+
+
+def _count_positions(cache: LayerCache, capacity: int | None) -> int | str:
+    if capacity is not None:
+        return cache.positions(capacity)
+    return "length" if cache.unit == "tokens" else "row_length"
 
 
 def cache_outputs(inputs: Sequence[TensorInfo]) -> list[TensorInfo]:

@@ -10,7 +10,9 @@ __all__ = ["STREAM_FACTORIZED_ATTENTION", "stream_factorized_attention_function"
 STREAM_FACTORIZED_ATTENTION = OperatorName("StreamFactorizedAttention")
 
 
-def stream_factorized_attention_function(opset_version: int) -> ir.Function:
+def stream_factorized_attention_function(
+    opset_version: int, *, static_caches: bool = True
+) -> ir.Function:
     """The body for `n` streams folded into the heads; `reference.py` says what it computes.
 
     Inputs: query [B, n*Hq, T, D]; key_cache, value_cache [B, n*Hkv, C, D]; position_ids int64
@@ -19,10 +21,13 @@ def stream_factorized_attention_function(opset_version: int) -> ir.Function:
 
     Positions and window say the same as the mask does. The body needs the mask, since ONNX's
     attention has no other way to be told; a kernel needs the positions, and skips what lies behind.
+
+    Args:
+        static_caches: Whether C may be more than L, so that what lies behind has to be cut off.
     """
     names = ["query", "key_cache", "value_cache", "position_ids", "attention_mask"]
     return build_function(
-        _attend,
+        lambda op, *inputs: _attend(op, *inputs, static_caches=static_caches),
         [ir.Value(name=name) for name in names],
         domain=DOMAIN,
         name=STREAM_FACTORIZED_ATTENTION.name,
@@ -41,16 +46,21 @@ def _attend(
     value_cache: ir.Value,
     position_ids: ir.Value,
     attention_mask: ir.Value,
+    *,
+    static_caches: bool,
 ) -> ir.Value:
     # TensorRT inlines bodies, and wants node names that no other part of the graph has.
     op.builder.push_module(STREAM_FACTORIZED_ATTENTION.name)
-    start, axis = op.Constant(value_ints=[0]), op.Constant(value_ints=[2])
-    # Without the Slice the cost would follow the capacity.
-    length = op.Shape(attention_mask, start=3, end=4)
+    if static_caches:
+        start, axis = op.Constant(value_ints=[0]), op.Constant(value_ints=[2])
+        # Without the Slice the cost would follow the capacity.
+        length = op.Shape(attention_mask, start=3, end=4)
+        key_cache = op.Slice(key_cache, start, length, axis)
+        value_cache = op.Slice(value_cache, start, length, axis)
     return op.Attention(
         query,
-        op.Slice(key_cache, start, length, axis),
-        op.Slice(value_cache, start, length, axis),
+        key_cache,
+        value_cache,
         attention_mask,
         scale=ir.RefAttr("scale", "scale", ir.AttributeType.FLOAT),
     )

@@ -9,13 +9,10 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from quatrain.runtime.decoding.row_source import RowSource
+from quatrain.runtime.kv_cache import KVCache
 from quatrain.runtime.session import Arrays, BoundGraph, Sizes
 
 __all__ = ["RowCall", "RowRunner"]
-
-# Live lengths are rounded up to this, so that shapes repeat from one token to the next and
-# nothing has to be bound again; the positions added are masked.
-LENGTH_STEP = 32
 
 
 class RowCall(NamedTuple):
@@ -40,12 +37,14 @@ class RowRunner:
 
     Args:
         graph: A graph with layers, bound to the batch's cache.
+        cache: That cache.
         source: What its first input is at each position.
         chunk: Most positions of one call.
     """
 
-    def __init__(self, graph: BoundGraph, source: RowSource, chunk: int) -> None:
+    def __init__(self, graph: BoundGraph, cache: KVCache, source: RowSource, chunk: int) -> None:
         self._graph = graph
+        self._cache = cache
         self._source = source
         self._input_name = source.input_name
         self._chunk = chunk
@@ -83,7 +82,7 @@ class RowRunner:
 
     def _fill(self, starts: list[int], counts: list[int], rows: int, every_row: bool) -> None:
         live = max(s + n for s, n in zip(starts, counts, strict=True) if n)
-        length = min(self._capacity, -(-live // LENGTH_STEP) * LENGTH_STEP)
+        length = self._cache.fit(live, max(starts) + rows)
         sizes = Sizes(len(starts), rows, length, rows if every_row else 1)
         inputs = self._graph.prepare(sizes)
         positions, write_indices = inputs["position_ids"], inputs["write_indices"]

@@ -78,10 +78,12 @@ def _score_dense(
     model: Model, token_ids: NDArray[np.int64]
 ) -> Iterator[tuple[slice, NDArray[np.generic]]]:
     batch_size, length = token_ids.shape
-    graphs = model.bind(model.allocate_cache(batch_size))
+    cache = model.allocate_cache(batch_size)
+    graphs = model.bind(cache)
     source = choose_token_source(model, _write_history(model, token_ids))
     name = next(graph.name for graph in model.manifest.graphs if graph.role == "decoder")
-    runner = RowRunner(graphs[name], source, count_scored_rows(model.manifest, batch_size))
+    chunk = count_scored_rows(model.manifest, batch_size)
+    runner = RowRunner(graphs[name], cache, source, chunk)
     for call in runner.run([0] * batch_size, [length] * batch_size, every_row=True):
         yield slice(call.starts[0], call.starts[0] + call.counts[0]), call.outputs["logits"]
 

@@ -29,9 +29,11 @@ class Segments:
         self.cache = model.allocate_cache(batch_size)
         graphs = model.bind(self.cache)
         first, *deeper = self.layout.segments
-        self.runners = [RowRunner(graphs[first], choose_token_source(model, history), chunk)]
-        states = ArrayRows("hidden", self.hidden)
-        self.runners += [RowRunner(graphs[name], states, chunk) for name in deeper]
+        sources = {first: choose_token_source(model, history)}
+        sources |= dict.fromkeys(deeper, ArrayRows("hidden", self.hidden))
+        self.runners = [
+            RowRunner(graphs[name], self.cache, source, chunk) for name, source in sources.items()
+        ]
         self.heads = {name: graphs[name] for name in self.layout.heads}
 
 

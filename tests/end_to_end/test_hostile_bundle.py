@@ -39,7 +39,7 @@ def test_weights_outside_the_bundle_are_not_loaded(bundle: Path, kind: str):
     outside = bundle.parent / "model.safetensors"
     shutil.copyfile(bundle / "weights" / "model.safetensors", outside)
     location = "../model.safetensors" if kind == "relative" else str(outside)
-    redirect_weights(bundle, "segment_1.float32.onnx", location)
+    redirect_weights(bundle, "segment_1.cpu.float32.onnx", location)
     with pytest.raises(QuatrainError, match="segment_1"):
         LLM(bundle, backend="onnxruntime")
 
@@ -49,7 +49,7 @@ def test_engines_are_not_built_from_weights_outside(bundle: Path, kind: str):
     outside = bundle.parent / "model.safetensors"
     shutil.copyfile(bundle / "weights" / "model.safetensors", outside)
     location = "../model.safetensors" if kind == "relative" else str(outside)
-    redirect_weights(bundle, "segment_1.bfloat16.onnx", location)
+    redirect_weights(bundle, "segment_1.engine.bfloat16.onnx", location)
     before = sorted(path.name for path in bundle.rglob("*"))
     with pytest.raises(QuatrainError, match=r"model\.safetensors|segment_1"):
         build_engines(bundle, ["a6000"])

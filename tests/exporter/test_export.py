@@ -115,10 +115,18 @@ def test_graphs_pass_the_checker_of_onnx(tmp_path: Path):
         onnx.checker.check_model(path, full_check=True)
 
 
-def test_float32_engines_share_the_cpu_graph(tmp_path: Path):
+def test_caches_of_a_cpu_grow_and_those_of_an_engine_do_not(tmp_path: Path):
     report = export_checkpoint(GOLDEN, tmp_path / "b", dtype="float32", self_test=False)
-    assert all(graph.path == graph.deployment.path for graph in report.manifest.graphs)
-    assert len(list((tmp_path / "b").glob("*.onnx"))) == len(report.manifest.graphs)
+    capacity = report.manifest.cache.capacity
+    for graph in report.manifest.graphs:
+        assert (graph.path, graph.deployment.path) == (
+            f"{graph.name}.cpu.float32.onnx",
+            f"{graph.name}.engine.float32.onnx",
+        )
+        for variant, positions in ((graph, "length"), (graph.deployment, capacity)):
+            shapes = [info.shape for info in variant.inputs if "cache" in info.name]
+            assert all(shape[2] == positions for shape in shapes)
+            assert bool(shapes) == (graph.role == "segment")
 
 
 def test_copied_weights_carry_their_hash(tmp_path: Path):
@@ -186,10 +194,13 @@ def test_caches_of_streams_are_described_layer_by_layer(streams_manifests: dict[
             (2, "tokens", None),
         ]
         # Where there are as many positions and heads as the graph's own inputs have.
-        for variant in (manifest.graphs[0], manifest.graphs[0].deployment):
+        graph = manifest.graphs[0]
+        for variant, is_static in ((graph, False), (graph.deployment, True)):
             shapes = {info.name: info.shape for info in variant.inputs}
             for layer in cache.layers:
-                shape = ["batch", layer.num_heads, cache.positions(layer), layer.head_dim]
+                grows_by = "row_length" if layer.unit == "rows" else "length"
+                positions = cache.positions(layer) if is_static else grows_by
+                shape = ["batch", layer.num_heads, positions, layer.head_dim]
                 assert shapes[f"key_cache.{layer.layer}"] == shape
                 assert shapes[f"value_cache.{layer.layer}"] == shape
 

@@ -53,7 +53,7 @@ def test_the_plan_of_the_public_8b() -> None:
     checkpoint = Checkpoint(
         Path("none"), spec, "bfloat16", list_tensors(spec), [], [], [], None, False, []
     )
-    request = ExportRequest("bfloat16", 4096, 2, 512, 16, (), None, "host")
+    request = ExportRequest("bfloat16", 4096, 2, None, 16, (), None, "host")
     plan = make_plan(checkpoint, settle_options(checkpoint, request))
     graph, host = plan.weights
     assert plan.weight_bytes == graph.engine_bytes == pytest.approx(25.1e9, rel=0.01)
@@ -62,7 +62,7 @@ def test_the_plan_of_the_public_8b() -> None:
     assert plan.embeddings == "host" and plan.cpu_weight_bytes == host.cpu_bytes
     assert plan.kv_bytes_per_token == plan.cache.bytes_per_token == 1152 * KIB
     assert plan.kv_bytes_at_limit == 1152 * KIB * 4104 * 2
-    assert plan.prefill_chunk == 512
+    assert plan.prefill_chunk == 64  # of 8 rows each
     assert not plan.self_test
 
 

@@ -75,9 +75,9 @@ def test_too_little_memory_is_the_users_to_fix() -> None:
 
     layer = CacheLayer(layer=0, graph="decoder", num_heads=2, head_dim=8, unit="rows")
     layout = CacheLayout(capacity=40, layers=[layer], rows_per_token=3)
-    with pytest.raises(RequestError, match="1 sequences of 40 tokens") as caught:
+    with pytest.raises(RequestError, match="1 sequences of 120 positions") as caught:
         allocate_cache(layout, 1, "float32", refuse)
-    assert caught.value.found == "no memory for key_cache.0 (7680 bytes, 120 positions a sequence)"
+    assert caught.value.found == "no memory for key_cache.0 (7680 bytes)"
 
 
 def test_large_caches_cost_nothing_until_written() -> None:

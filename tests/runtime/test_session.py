@@ -77,8 +77,10 @@ def test_a_cache_is_updated_in_place(model: Model) -> None:
 
 
 def test_buffers_are_reused_and_follow_the_sizes(model: Model) -> None:
-    graph = model.sessions["segment_0"].bind(model.allocate_cache(1))
+    cache = model.allocate_cache(1)
+    graph = model.sessions["segment_0"].bind(cache)
     for rows, length in ((1, 32), (5, 32), (1, 64), (5, 64), (1, 32)):
+        cache.match(length)
         inputs = graph.prepare(Sizes(1, rows, length))
         assert inputs["attention_mask"].shape == (1, 1, rows, length)
         for name, array in inputs.items():

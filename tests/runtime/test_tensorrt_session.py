@@ -11,14 +11,14 @@ import pytest
 from tests.runtime.embedded_bundle import write_bundle
 from tests.runtime.fake_tensorrt import FakeDevice, FakeEngine
 
-from quatrain.exporter import build_engines
+from quatrain.exporter import build_engines, export_checkpoint
 from quatrain.exporter.engine.profiles import plan_profiles
 from quatrain.exporter.targets import TARGETS
 from quatrain.runtime import tensorrt_session
 from quatrain.runtime.cuda_device import CudaDevice, DeviceMemory
 from quatrain.runtime.decoding import ArgmaxRouting, PiggybackDecoder, PlainDecoder, score_exits
 from quatrain.runtime.errors import EngineError, RequestError
-from quatrain.runtime.manifest import Engine, GraphVariant, Manifest, load_manifest
+from quatrain.runtime.manifest import Engine, Manifest, load_manifest
 from quatrain.runtime.session import Model, Sizes, open_model
 from quatrain.runtime.tensorrt_session import TensorRTSession
 
@@ -30,20 +30,10 @@ def device() -> FakeDevice:
 
 
 def open_on_stand_in(bundle: Path, device: FakeDevice) -> Model:
-    """A bundle in fp32 on the stand-in, with the profiles that engines are built with."""
+    """A bundle exported for fp32 engines, with the profiles that engines are built with."""
     manifest = load_manifest(bundle)
-    graphs = [
-        msgspec.structs.replace(
-            graph,
-            deployment=GraphVariant(
-                path=graph.path, dtype=graph.dtype, inputs=graph.inputs, outputs=graph.outputs
-            ),
-        )
-        for graph in manifest.graphs
-    ]
-    manifest = msgspec.structs.replace(manifest, graphs=graphs)
     sessions = {}
-    for graph in graphs:
+    for graph in manifest.graphs:
         profiles = plan_profiles(graph, manifest)
         engine = FakeEngine(bundle, graph.deployment, profiles, device)
         sessions[graph.name] = TensorRTSession(engine, graph.deployment, profiles, device)
@@ -51,10 +41,18 @@ def open_on_stand_in(bundle: Path, device: FakeDevice) -> Model:
     return Model(bundle, manifest, sessions, "tensorrt", "a test", allocate)
 
 
+@pytest.fixture(scope="module")
+def float32_bundle(nvium_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden checkpoint for engines that compute as the stand-in does."""
+    bundle = tmp_path_factory.mktemp("float32") / "bundle"
+    export_checkpoint(nvium_checkpoint, bundle, dtype="float32", weights="copy", self_test=False)
+    return bundle
+
+
 @pytest.fixture
-def model(nvium_bundle: Path, device: FakeDevice) -> Model:
+def model(float32_bundle: Path, device: FakeDevice) -> Model:
     """The golden model."""
-    return open_on_stand_in(nvium_bundle, device)
+    return open_on_stand_in(float32_bundle, device)
 
 
 def load_golden(root: Path) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from quatrain.runtime.decoding.row_runner import RowRunner
 from quatrain.runtime.decoding.row_source import ArrayRows
+from quatrain.runtime.kv_cache import KVCache
 from quatrain.runtime.session import Arrays, Sizes, resolve_shape
 
 CAPACITY = 70
@@ -35,7 +36,8 @@ class RecordingGraph:
 def make_runner(chunk: int = 100) -> tuple[RecordingGraph, RowRunner]:
     graph = RecordingGraph()
     source = np.arange(2 * CAPACITY).reshape(2, CAPACITY)
-    return graph, RowRunner(graph, ArrayRows("input_ids", source), chunk)
+    cache = KVCache(2, CAPACITY, {})
+    return graph, RowRunner(graph, cache, ArrayRows("input_ids", source), chunk)
 
 
 def test_rows_of_different_length_and_place() -> None:

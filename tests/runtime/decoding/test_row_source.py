@@ -104,7 +104,7 @@ def test_a_model_with_tables_on_the_host_takes_their_rows(
     source = choose_token_source(model, history)
     assert isinstance(source, EmbeddedTokens)
     graph = RecordingGraph()
-    runner = RowRunner(graph, source, 16)
+    runner = RowRunner(graph, model.allocate_cache(2), source, 16)
     history.append([0, 0], [list(range(VOCAB)), [5, 6, 7]])
     (call,) = runner.run([9, 2], [12, 3])
     assert call.counts == [3, 1]
@@ -117,7 +117,7 @@ def test_a_model_with_tables_on_the_host_takes_their_rows(
 def test_padding_at_the_end_of_the_cache_is_valid(model: Model) -> None:
     history = TokenHistory(model.manifest, 2)
     graph = RecordingGraph()
-    runner = RowRunner(graph, choose_token_source(model, history), 16)
+    runner = RowRunner(graph, model.allocate_cache(2), choose_token_source(model, history), 16)
     history.append([0, 0], [[1] * MAX_SEQ_LEN, [2] * 8])
     list(runner.run([MAX_SEQ_LEN, 0], [MAX_SEQ_LEN, 8]))
     assert [inputs["inputs_embeds"].shape[1] for inputs in graph.calls] == [3, 3, 2]

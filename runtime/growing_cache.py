@@ -1,0 +1,57 @@
+"""Caches that grow with the sequences in them, for graphs that read a cache whole.
+
+Reading only the live part of a larger cache means to copy it, layer by layer and token by token:
+behind 2048 tokens that took longer than attention itself (benchmarks/results.md). A cache that is
+hardly longer than what it holds can be read as it is, and copying it when it grows is rare.
+"""
+
+from quatrain.runtime.kv_cache import CacheTensor, KVCache, allocate_tensor, round_up
+from quatrain.runtime.manifest import CacheLayout
+
+__all__ = ["GrowingCache"]
+
+# What a cache grows by at least: attention reads that much for nothing, at most.
+_GROWTH = 1 / 8
+
+
+class GrowingCache(KVCache):
+    """Caches of float32 in host memory, all of `length` tokens, which the mask must have, too."""
+
+    def __init__(self, layout: CacheLayout, batch_size: int) -> None:
+        super().__init__(batch_size, layout.capacity, {})
+        self.length = 0
+        self._layout = layout
+        self._resize(round_up(1))
+
+    def fit(self, live: int, written: int) -> int:
+        """Make room for a call; see `KVCache.fit`."""
+        needed = max(live, written)
+        if needed > self.length:
+            self._resize(
+                min(self.capacity, round_up(max(needed, int(self.length * (1 + _GROWTH)))))
+            )
+        return self.length
+
+    def match(self, length: int) -> None:
+        """Have exactly that length, keeping what fits."""
+        if length != self.length:
+            self._resize(length)
+
+    def _resize(self, length: int) -> None:
+        tensors = {}
+        for layer in self._layout.layers:
+            positions = length * self._layout.positions(layer) // self.capacity
+            shape = (self.batch_size, layer.num_heads, positions, layer.head_dim)
+            for name in (f"key_cache.{layer.layer}", f"value_cache.{layer.layer}"):
+                tensors[name] = self._resize_tensor(name, shape)
+        self.tensors.update(tensors)
+        self.length = length
+        self.version += 1
+
+    def _resize_tensor(self, name: str, shape: tuple[int, int, int, int]) -> CacheTensor:
+        tensor = allocate_tensor(name, "float32", shape)
+        old = self.tensors.get(name)
+        if old is not None:
+            kept = min(shape[2], old.shape[2])
+            tensor.array[:, :, :kept] = old.array[:, :, :kept]
+        return tensor

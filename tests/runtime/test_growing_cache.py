@@ -1,0 +1,76 @@
+"""Caches that grow with the sequences in them."""
+
+import pytest
+
+from quatrain.runtime import growing_cache
+from quatrain.runtime.errors import RequestError
+from quatrain.runtime.growing_cache import GrowingCache
+from quatrain.runtime.manifest import CacheLayer, CacheLayout
+
+LAYERS = [
+    CacheLayer(layer=0, graph="decoder", num_heads=2, head_dim=8, unit="rows"),
+    CacheLayer(layer=1, graph="decoder", num_heads=6, head_dim=8),
+]
+LAYOUT = CacheLayout(capacity=1000, layers=LAYERS, rows_per_token=3)
+
+
+def test_begins_short_and_keeps_what_it_holds() -> None:
+    cache = GrowingCache(LAYOUT, 2)
+    tensors = cache.tensors
+    assert tensors["key_cache.0"].shape == (2, 2, 96, 8)
+    assert tensors["value_cache.1"].shape == (2, 6, 32, 8)
+    tensors["key_cache.0"].array[...] = 1
+    tensors["value_cache.1"].array[1, 5] = 2
+    version = cache.version
+    assert cache.fit(33, 33) == 64
+    assert cache.version > version
+    assert cache.tensors is tensors  # whoever holds the dictionary sees the new ones
+    keys = tensors["key_cache.0"].array
+    assert keys.shape == (2, 2, 192, 8)
+    assert (keys[:, :, :96] == 1).all()
+    assert not keys[:, :, 96:].any()
+    assert (tensors["value_cache.1"].array[1, 5, :32] == 2).all()
+    assert tensors["value_cache.1"].array.sum() == 2 * 32 * 8
+
+
+def test_grows_in_proportion_and_never_beyond_its_capacity() -> None:
+    cache = GrowingCache(LAYOUT, 1)
+    assert cache.fit(512, 512) == 512
+    assert cache.fit(513, 513) == 576  # an eighth more, for what comes next
+    version = cache.version
+    assert cache.fit(576, 576) == cache.fit(1, 1) == 576
+    assert cache.version == version
+    assert cache.fit(995, 995) == 1000
+
+
+def test_padding_that_is_written_counts_too() -> None:
+    """A row that waits further on is written behind its end, though nobody looks there."""
+    cache = GrowingCache(LAYOUT, 2)
+    assert cache.fit(20, 90) == 96
+
+
+def test_matches_a_mask_exactly() -> None:
+    cache = GrowingCache(LAYOUT, 1)
+    cache.match(7)
+    assert cache.tensors["key_cache.0"].shape[2] == 21
+    cache.match(5)
+    assert cache.tensors["value_cache.1"].shape[2] == 5
+
+
+def test_want_of_memory_leaves_the_cache_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = GrowingCache(LAYOUT, 1)
+    before, version = dict(cache.tensors), cache.version
+    asked: list[str] = []
+
+    def refuse_the_third(name: str, *arguments: object) -> object:
+        asked.append(name)
+        if len(asked) == 3:
+            raise RequestError("a cache", "no memory", "use less")
+        return allocate(name, *arguments)
+
+    allocate = growing_cache.allocate_tensor
+    monkeypatch.setattr(growing_cache, "allocate_tensor", refuse_the_third)
+    with pytest.raises(RequestError):
+        cache.fit(500, 500)
+    assert cache.tensors == before
+    assert (cache.length, cache.version) == (32, version)
