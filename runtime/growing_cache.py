@@ -21,7 +21,7 @@ class GrowingCache(KVCache):
         super().__init__(batch_size, layout.capacity, {})
         self.length = 0
         self._layout = layout
-        self._resize(round_up(1))
+        self._resize(min(self.capacity, round_up(1)))
 
     def fit(self, live: int, written: int) -> int:
         """Make room for a call; see `KVCache.fit`."""

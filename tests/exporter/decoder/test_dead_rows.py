@@ -97,3 +97,17 @@ def test_attention_is_linear_in_streams_within_a_stream_and_quadratic_across(n: 
     assert work.attention_flops[1] == n * n * dense.attention_flops[1]
     # The last layer: one row attends, to every row.
     assert work.attention_flops[2] == n * dense.attention_flops[2]
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_equal_tables_and_no_cross_stream_layer_are_the_dense_model(n: int):
+    """In every stream, that is: the plain reference computes all of them."""
+    spec, dense = make_spec("iii", n=n), DecoderSpec(make_spec("iii").backbone)
+    tensors = make_tensors(dense)
+    _, expected = measure_work(dense, tensors, TOKENS, skip_dead_rows=True)
+    tables = [name for name in expected_tensors(spec) if "scale_seq" in name]
+    assert len(tables) == n - 1
+    tensors |= dict.fromkeys(tables, tensors["model.embed_tokens.weight"])
+    for skip_dead_rows in (True, False):
+        _, found = measure_work(spec, tensors, TOKENS, skip_dead_rows=skip_dead_rows)
+        assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
