@@ -8,13 +8,14 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from samples.train.bank_topk import BankTopKLlama, sparsify_post_hoc
 from samples.train.data import load_split
 from samples.train.evaluate import ExitReport, TextScore, report_exits, score_text
-from samples.train.llama import LanguageModel, LlamaSettings
+from samples.train.llama import DenseLlama, LanguageModel, LlamaSettings
 from samples.train.load import check_tokenizer, find_checkpoint, load_weights
 from samples.train.loop import LoopSettings, train_model
 from samples.train.nvium import NviumLlama
-from samples.train.recipes import RECIPES, Recipe, find_recipe
+from samples.train.recipes import BANKS, RECIPES, Recipe, find_recipe
 from samples.train.save import describe_llama, round_weights, save_checkpoint
 from samples.train.tokenizer import encode_documents, encode_text, train_tokenizer
 
@@ -95,11 +96,22 @@ def write_recipe(
         path.write_text(text, encoding="utf-8")
 
 
+def add_post_hoc(models: Mapping[str, LanguageModel]) -> dict[str, LanguageModel]:
+    """Behind each dense model the same cut down to its largest activations: "Dense-4x" or so."""
+    ratio = BANKS.bank_size // BANKS.top_k
+    rows: dict[str, LanguageModel] = {}
+    for name, model in models.items():
+        rows[name] = model
+        if type(model) is DenseLlama:
+            rows[f"{name}-{ratio}x"] = sparsify_post_hoc(model, BANKS)
+    return rows
+
+
 def format_scores(scores: dict[str, TextScore]) -> str:
     """A table of held-out numbers."""
-    rows = ["model            perplexity  bits/byte"]
+    rows = [f"{'model':18} perplexity  bits/byte"]
     for name, score in scores.items():
-        rows.append(f"{name:16} {score.perplexity:10.3f}  {score.bits_per_byte:9.4f}")
+        rows.append(f"{name:18} {score.perplexity:10.3f}  {score.bits_per_byte:9.4f}")
     return "\n".join(rows)
 
 
@@ -147,6 +159,8 @@ def main(arguments: list[str] | None = None) -> None:
             write_recipe(folder, recipe, model, llama, own_loop, tokenizer)
         if isinstance(model, NviumLlama):
             print(format_exits(report_exits(model, heldout)))
+    if any(isinstance(model, BankTopKLlama) for model in models.values()):
+        models = add_post_hoc(models)
     scores = {name: score_text(model, heldout, num_bytes) for name, model in models.items()}
     print(format_scores(scores))
 

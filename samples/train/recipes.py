@@ -6,6 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
+from samples.train.bank_topk import BankSettings, BankTopKLlama, add_predictors
 from samples.train.hydra import describe_nvium, format_yaml
 from samples.train.llama import DenseLlama, LanguageModel, LlamaSettings
 from samples.train.loop import LoopSettings
@@ -14,6 +15,7 @@ from samples.train.streams import HiddenDecodingLlama, StreamSettings, expand_ta
 
 NVIUM = NviumSettings()
 STREAMS = StreamSettings()
+BANKS = BankSettings()
 
 Weights = Mapping[str, Tensor]
 
@@ -36,6 +38,11 @@ def no_config(llama: LlamaSettings) -> Mapping[str, object]:
 def stream_config(llama: LlamaSettings) -> Mapping[str, object]:
     """Streams under a model type of their own: no tool may take the model for a plain Llama."""
     return {"model_type": "llama_scale_seq"} | STREAMS.as_dict(llama.num_hidden_layers)
+
+
+def bank_config(llama: LlamaSettings) -> Mapping[str, object]:
+    """A Llama with one key more."""
+    return BANKS.as_dict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class Recipe:
 RECIPES = (
     Recipe("dense", "LlamaForCausalLM", DenseLlama),
     Recipe("nvium", "NviumModel", partial(NviumLlama, nvium=NVIUM), nvium_files),
-    # What the extra steps alone are worth: the same steps and batches as the next one.
+    # What the extra steps alone are worth: the same steps and batches as the next two.
     Recipe(
         "dense-continued",
         "LlamaForCausalLM",
@@ -91,6 +98,13 @@ RECIPES = (
         partial(HiddenDecodingLlama, streams=STREAMS),
         extra_config=stream_config,
         start=Start("dense", partial(expand_tables, num_streams=STREAMS.num_streams)),
+    ),
+    Recipe(
+        "bank-topk",
+        "LlamaBankTopKForCausalLM",
+        partial(BankTopKLlama, banks=BANKS),
+        extra_config=bank_config,
+        start=Start("dense", partial(add_predictors, rank=BANKS.predictor_rank)),
     ),
 )
 

@@ -1,6 +1,7 @@
 """The recipes of the sample models: text, formulas, and a smoke run of the command."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,31 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from samples.train.__main__ import main
+from samples.train.bank_topk import (
+    PREDICTOR,
+    BankSettings,
+    BankTopKLlama,
+    Stage,
+    StageSettings,
+    add_predictors,
+    mask_ranked,
+    mask_straight_through,
+    rank_banks,
+    sparsify_post_hoc,
+)
 from samples.train.data import SHORT_PARAGRAPH, load_split
 from samples.train.evaluate import report_exits, route_argmax, score_text
 from samples.train.llama import DenseLlama, LlamaSettings, Rope, apply_rope, build_rope
 from samples.train.load import check_tokenizer, find_checkpoint, load_weights
 from samples.train.nvium import NviumLlama, NviumSettings, chain_exit_probs, mean_depth, pull_even
-from samples.train.recipes import STREAMS
+from samples.train.recipes import BANKS, STREAMS
 from samples.train.streams import HiddenDecodingLlama, StreamSettings, expand_tables
 from samples.train.tokenizer import encode_text
 
 TINY = LlamaSettings(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=4)
 TINY_NVIUM = NviumSettings((1, 3), router_intermediate_size=8, pull_weight=2, compute_weight=0.3)
-CHECKPOINTS = ("topics-dense", "topics-nvium", "topics-hidden-decoding")
+TINY_BANKS = BankSettings(bank_size=8, top_k=2, predictor_rank=3)
+CHECKPOINTS = ("topics-dense", "topics-nvium", "topics-hidden-decoding", "topics-bank-topk")
 TABLE = "model.scale_seq_embed_tokens_list.{}.weight"
 COMMITTED = Path(__file__).parents[2] / "samples" / "checkpoints"
 
@@ -32,6 +46,8 @@ def build_named(name: str) -> DenseLlama | NviumLlama:
     settings = LlamaSettings()
     if name == "topics-hidden-decoding":
         return HiddenDecodingLlama(settings, STREAMS)
+    if name == "topics-bank-topk":
+        return BankTopKLlama(settings, BANKS)
     if name == "topics-nvium":
         return NviumLlama(settings, NviumSettings())
     return DenseLlama(settings)
@@ -212,6 +228,120 @@ def test_first_stream_counts_only_through_cross_stream_layers() -> None:
         assert torch.equal(model.compute_logits(tokens), before) != counts
 
 
+def count_mask(scores: Tensor, bank_size: int, top_k: int) -> Tensor:
+    """Keeps a channel [I] that fewer than `top_k` of its bank beat: larger, or equal and lower."""
+    keep = []
+    for bank in scores.split(bank_size):
+        values = [-math.inf if math.isnan(v) else v for v in bank.tolist()]
+        for i, value in enumerate(values):
+            lower, higher = values[:i], values[i + 1 :]
+            beaten = sum(v >= value for v in lower) + sum(v > value for v in higher)
+            keep.append(beaten < top_k)
+    return torch.tensor(keep, dtype=torch.float32)
+
+
+def mask_scores(scores: Tensor, bank_size: int, top_k: int) -> Tensor:
+    return mask_ranked(rank_banks(scores, bank_size)[1], top_k)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_bank_keeps_exactly_k_and_ties_go_to_the_lowest_channel(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(-2, 3, (5, 256), generator=generator).to(dtype)
+    scores[0, ::2] = -0.0  # equal to 0.0
+    scores[1] = 0
+    scores[2, 3::5] = torch.nan
+    scores[3, 60:68] = torch.inf
+    scores[4, :60] = torch.nan  # 4 finite channels: NaN fills up from the lowest
+    mask = mask_scores(scores, 64, 16)
+    assert torch.equal(mask.view(5, 4, 64).sum(dim=-1), torch.full((5, 4), 16.0))
+    assert torch.equal(mask, torch.stack([count_mask(row, 64, 16) for row in scores]))
+    assert torch.equal(mask[1].view(4, 64)[:, :16], torch.ones(4, 16))
+
+
+def test_surrogate_is_the_mask_forward_and_a_sigmoid_backward() -> None:
+    logits = torch.tensor([0.0, 3.0, 1.0, 2.0, -1.0, -1.0, -4.0, 5.0], requires_grad=True)
+    mask = mask_straight_through(logits, 4, 2, width=0.5)
+    assert mask.tolist() == [0, 1, 0, 1, 1, 0, 0, 1]
+    weights = torch.arange(1.0, 9.0)
+    (mask * weights).sum().backward()  # type: ignore[no-untyped-call]
+    thresholds = torch.tensor([1.5] * 4 + [-1.0] * 4)
+    soft = ((logits.detach() - thresholds) / 0.5).sigmoid()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, weights * soft * (1 - soft) / 0.5)
+
+
+def build_tiny_banks(banks: BankSettings, stages: StageSettings | None = None) -> BankTopKLlama:
+    """Random weights; predictors are random too, so nothing is near a good start."""
+    torch.manual_seed(0)
+    return BankTopKLlama(TINY, banks, stages)
+
+
+def test_feed_forward_masks_what_the_predictor_ranks_low() -> None:
+    layer = build_tiny_banks(TINY_BANKS).feed_forwards()[0]
+    weights = dict(layer.named_parameters())
+    x = torch.randn(3, 16, generator=torch.Generator().manual_seed(1))
+    u, v = (x @ weights[f"{name}_proj.weight"].T for name in ("gate", "up"))
+    p = x @ weights["predictor.0.weight"].T @ weights["predictor.1.weight"].T
+    mask = torch.stack([count_mask(row, 8, 2) for row in p])
+    expected = (mask * p.sigmoid() * u * v) @ weights["down_proj.weight"].T
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_sparse_loss_reaches_every_channel_of_the_predictor() -> None:
+    model = build_tiny_banks(TINY_BANKS, StageSettings(0.0, 0.0))
+    model.compute_loss(*draw_tokens(), 0.0).backward()  # type: ignore[no-untyped-call]
+    for layer in model.feed_forwards():
+        gradient = layer.get_parameter("predictor.1.weight").grad
+        assert gradient is not None
+        assert gradient.abs().sum(dim=-1).min() > 0
+
+
+def test_stages_follow_the_progress() -> None:
+    model, pair = build_tiny_banks(TINY_BANKS, StageSettings(0.2, 0.5)), draw_tokens()
+    model.compute_loss(*pair, 0.1).backward()  # type: ignore[no-untyped-call]
+    moved = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert moved == {PREDICTOR.format(layer, i) for layer in range(4) for i in range(2)}
+    losses = {}
+    for stage in Stage:
+        model.set_stage(stage)
+        losses[stage] = -model.target_logprobs(*pair).mean()
+    assert len({loss.item() for loss in losses.values()}) == 3
+    torch.testing.assert_close(model.compute_loss(*pair, 0.2), losses[Stage.GATED])
+    torch.testing.assert_close(model.compute_loss(*pair, 0.5), losses[Stage.SPARSE])
+    torch.testing.assert_close(-model.target_logprobs(*pair).mean(), losses[Stage.SPARSE])
+
+
+def test_full_rank_predictors_start_as_the_native_gate() -> None:
+    torch.manual_seed(0)
+    dense, (tokens, _) = DenseLlama(TINY), draw_tokens()
+    model = build_tiny_banks(BankSettings(8, 8, predictor_rank=16))
+    model.load_state_dict(add_predictors(dense.state_dict(), rank=16))
+    torch.testing.assert_close(model.compute_logits(tokens), dense.compute_logits(tokens))
+    low = build_tiny_banks(BankSettings(8, 8, predictor_rank=3))
+    low.load_state_dict(add_predictors(dense.state_dict(), rank=3))
+    assert (low.compute_logits(tokens) - dense.compute_logits(tokens)).abs().max() > 1e-4
+    for layer, x in zip(model.feed_forwards(), model.record_inputs(tokens), strict=True):
+        gate = layer.gate_proj(x).sigmoid()
+        entropy = torch.special.entr(gate) + torch.special.entr(1 - gate)
+        torch.testing.assert_close(layer.imitation_loss(x), entropy.mean())
+
+
+def test_post_hoc_keeps_the_largest_activations() -> None:
+    torch.manual_seed(0)
+    dense, (tokens, _) = DenseLlama(TINY), draw_tokens()
+    whole = sparsify_post_hoc(dense, BankSettings(8, 8))
+    torch.testing.assert_close(whole.compute_logits(tokens), dense.compute_logits(tokens))
+    layer = dense.model.layers[0].get_submodule("mlp")
+    cut = sparsify_post_hoc(dense, TINY_BANKS).model.layers[0].get_submodule("mlp")
+    x = torch.randn(3, 16, generator=torch.Generator().manual_seed(1))
+    weights = dict(layer.named_parameters())
+    u, v = (x @ weights[f"{name}_proj.weight"].T for name in ("gate", "up"))
+    hidden = u * u.sigmoid() * v
+    mask = torch.stack([count_mask(row, 8, 2) for row in hidden.abs()])
+    torch.testing.assert_close(cut(x), (mask * hidden) @ weights["down_proj.weight"].T)
+
+
 def test_weights_of_another_vocabulary_are_refused() -> None:
     folder = COMMITTED / "topics-dense"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -232,7 +362,12 @@ def test_own_folder_comes_before_the_committed_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "perplexity"),
-    [("topics-dense", 34.284), ("topics-nvium", 35.078), ("topics-hidden-decoding", 32.383)],
+    [
+        ("topics-dense", 34.284),
+        ("topics-nvium", 35.078),
+        ("topics-hidden-decoding", 32.383),
+        ("topics-bank-topk", 33.425),
+    ],
 )
 def test_committed_checkpoints_score_as_stated(name: str, perplexity: float) -> None:
     folder, text = COMMITTED / name, (COMMITTED / "heldout.txt").read_text(encoding="utf-8")
@@ -301,6 +436,27 @@ def test_smoke_run_saves_stream_settings(smoke: Path) -> None:
 
 
 @pytest.mark.slow
+def test_smoke_run_saves_bank_settings(smoke: Path) -> None:
+    config = json.loads((smoke / "topics-bank-topk" / "config.json").read_text())
+    dense = json.loads((smoke / "topics-dense" / "config.json").read_text())
+    banks = {
+        "bank_size": 64,
+        "dense_fallback_layers": [],
+        "gate_mode": "sigmoid",
+        "predictor_activation": None,
+        "predictor_rank": 24,
+        "top_k": 16,
+    }
+    own = {"architectures": ["LlamaBankTopKForCausalLM"], "bank_topk": banks}
+    assert config == dense | own
+    tensors = load_file(smoke / "topics-bank-topk" / "model.safetensors")
+    added = tensors.keys() - load_file(smoke / "topics-dense" / "model.safetensors").keys()
+    assert added == {PREDICTOR.format(layer, i) for layer in range(8) for i in range(2)}
+    assert tensors[PREDICTOR.format(7, 0)].shape == (24, 96)
+    assert tensors[PREDICTOR.format(7, 1)].shape == (256, 24)
+
+
+@pytest.mark.slow
 def test_smoke_run_goes_on_from_its_own_dense_model(smoke: Path) -> None:
     dense = load_file(smoke / "topics-dense" / "model.safetensors")
     streams = load_file(smoke / "topics-hidden-decoding" / "model.safetensors")
@@ -311,15 +467,21 @@ def test_smoke_run_goes_on_from_its_own_dense_model(smoke: Path) -> None:
         likeness = functional.cosine_similarity(table.float(), start.float(), dim=-1)
         assert likeness.min() > 0.9
     assert not torch.equal(first, second)
+    banks = load_file(smoke / "topics-bank-topk" / "model.safetensors")
+    gate = "model.layers.0.mlp.gate_proj.weight"
+    likeness = functional.cosine_similarity(banks[gate].float(), dense[gate].float(), dim=-1)
+    assert 0.9 < likeness.min() < 1
     assert not (smoke / "topics-dense-continued").exists()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["hidden-decoding", "bank-topk"])
 def test_single_recipe_goes_on_from_the_committed_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["--steps", "2", "--out", str(tmp_path), "--threads", "2", "--only", "hidden-decoding"])
+    main(["--steps", "2", "--out", str(tmp_path), "--threads", "2", "--only", name])
     printed = capsys.readouterr().out
     assert f"dense: read from {COMMITTED / 'topics-dense'}" in printed
-    assert "\ndense                34.284" in printed
-    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["topics-hidden-decoding"]
+    assert "\ndense                  34.284" in printed
+    assert ("\ndense-4x               35.477" in printed) == (name == "bank-topk")
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == [f"topics-{name}"]
