@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+from dataclasses import asdict
 from pathlib import Path
 
 import ml_dtypes
@@ -41,7 +42,10 @@ def write_checkpoint(spec: DecoderSpec, folder: Path, rng: np.random.Generator |
     total = sum(_num_bytes(shape) for shard in shards for shape in shard.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text(json.dumps(_describe_backbone(spec.backbone)))
+    config = _describe_backbone(spec.backbone)
+    if spec.feed_forward is not None:
+        config["bank_topk"] = asdict(spec.feed_forward)
+    (folder / "config.json").write_text(json.dumps(config))
     if spec.exits is not None:
         (folder / ".hydra").mkdir()
         (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(_describe_exits(spec.exits)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
+    from quatrain.exporter.diagnosis import ActivationReport, diagnose_activations
     from quatrain.exporter.doctor import DoctorReport, examine_machine
     from quatrain.exporter.engine.engines import build_engines
     from quatrain.exporter.errors import BuildError, CheckpointError, ExportError, SpecError
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from quatrain.exporter.inspection import Inspection, inspect_checkpoint
     from quatrain.exporter.plan import ExportPlan
     from quatrain.exporter.progress import Progress
+    from quatrain.exporter.sparsification import SparsifyReport, sparsify_checkpoint
     from quatrain.exporter.spec import DecoderSpec
     from quatrain.exporter.targets import TARGETS, Target, find_target
 
 __all__ = [
     "TARGETS",
+    "ActivationReport",
     "BuildError",
     "Checkpoint",
     "CheckpointError",
@@ -32,9 +35,11 @@ __all__ = [
     "ExportReport",
     "Inspection",
     "Progress",
+    "SparsifyReport",
     "SpecError",
     "Target",
     "build_engines",
+    "diagnose_activations",
     "examine_machine",
     "expand_checkpoint",
     "export_checkpoint",
@@ -42,10 +47,12 @@ __all__ = [
     "inspect_checkpoint",
     "open_checkpoint",
     "plan_export",
+    "sparsify_checkpoint",
 ]
 
 _MODULES = {
     "checkpoint": ("Checkpoint", "open_checkpoint"),
+    "diagnosis": ("ActivationReport", "diagnose_activations"),
     "doctor": ("DoctorReport", "examine_machine"),
     "engine.engines": ("build_engines",),
     "errors": ("BuildError", "CheckpointError", "ExportError", "SpecError"),
@@ -54,6 +61,7 @@ _MODULES = {
     "inspection": ("Inspection", "inspect_checkpoint"),
     "plan": ("ExportPlan",),
     "progress": ("Progress",),
+    "sparsification": ("SparsifyReport", "sparsify_checkpoint"),
     "spec": ("DecoderSpec",),
     "targets": ("TARGETS", "Target", "find_target"),
 }

@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 COMMANDS = {
     "export": "write a checkpoint as a bundle: ONNX graphs, weights, tokenizer, manifest",
     "expand": "give a checkpoint more streams (Hidden Decoding), for training to go on from",
+    "sparsify": "let a dense checkpoint run only a part of its feed-forward channels",
     "build": "build TensorRT engines into a bundle",
     "generate": "generate text with a bundle",
     "inspect": "show what a checkpoint or a bundle holds",

@@ -15,6 +15,7 @@ from quatrain.exporter.bundle import (
 )
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.checkpoint.finite import find_bad_weights
+from quatrain.exporter.dense_fallback import choose_dense_fallback
 from quatrain.exporter.description import describe_bundle
 from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.errors import ExportError
@@ -59,6 +60,7 @@ def plan_export(
     targets: Sequence[str] = (),
     self_test: bool | None = None,
     embeddings: EmbeddingsPlace = "graph",
+    dense_fallback: Sequence[int] | None = None,
 ) -> ExportPlan:
     """What `export_checkpoint` would do with these arguments, with nothing written."""
     request = ExportRequest(
@@ -70,8 +72,9 @@ def plan_export(
         tuple(targets),
         self_test,
         embeddings,
+        None if dense_fallback is None else tuple(dense_fallback),
     )
-    opened = open_checkpoint(checkpoint)
+    opened = choose_dense_fallback(open_checkpoint(checkpoint), request.dense_fallback)
     return make_plan(opened, settle_options(opened, request))
 
 
@@ -89,6 +92,7 @@ def export_checkpoint(
     hash_weights: bool = False,
     self_test: bool | None = None,
     embeddings: EmbeddingsPlace = "graph",
+    dense_fallback: Sequence[int] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
@@ -111,6 +115,8 @@ def export_checkpoint(
             the CPU. Default: if the weights are at most 1 GiB.
         embeddings: Where the embedding tables are: weights in the `graph`, or on the `host`, which
             then looks the rows up and leaves that memory of the device free.
+        dense_fallback: Layers, counted from 0, that run all their channels, instead of those that
+            the checkpoint names (models with bank-top-k feed-forward). Default: the checkpoint's.
         overwrite: Replace an older bundle at `output`.
 
     Raises:
@@ -126,9 +132,10 @@ def export_checkpoint(
         tuple(targets),
         self_test,
         embeddings,
+        None if dense_fallback is None else tuple(dense_fallback),
     )
     with progress.stage("read checkpoint"):
-        opened = open_checkpoint(checkpoint)
+        opened = choose_dense_fallback(open_checkpoint(checkpoint), request.dense_fallback)
         options = settle_options(opened, request)
     warnings = _collect_warnings(opened, progress)
     with staged_bundle(output, overwrite=overwrite) as bundle:

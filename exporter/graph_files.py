@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import onnx_ir as ir
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES, LazyTensor
+from quatrain.exporter.decoder.device import Device
 from quatrain.exporter.decoder.graphs import BuiltGraph, build_graphs
 from quatrain.exporter.options import ExportOptions
 from quatrain.runtime.manifest import Graph, GraphVariant
@@ -44,7 +44,7 @@ def _write_variants(
     checkpoint: Checkpoint,
     dtype: str,
     options: ExportOptions,
-    device: Literal["cpu", "engine"],
+    device: Device,
 ) -> list[tuple[BuiltGraph, GraphVariant]]:
     stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
     written = []
@@ -54,7 +54,7 @@ def _write_variants(
         dtype,
         options.capacity,
         embeddings=options.embeddings,
-        static_caches=device == "engine",
+        device=device,
     ):
         _attach_weights(built.model.graph, checkpoint.tensors)
         path = f"{built.name}.{device}.{dtype}.onnx"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from quatrain.exporter.checkpoint import Checkpoint, LazyTensor, open_checkpoint
 from quatrain.exporter.checkpoint.finite import BadWeight, find_bad_weights
+from quatrain.exporter.feed_forward_bill import FeedForwardBill, bill_feed_forward
 from quatrain.exporter.memory import CacheBill, WeightBill, bill_cache, bill_weights
 from quatrain.exporter.progress import Progress
 from quatrain.exporter.spec_json import describe_spec
@@ -30,6 +31,7 @@ class Inspection:
     `dtype_bytes` is the number of weight bytes stored in each dtype. `kv_bytes_per_token` is the
     size of one token's keys and values in 16-bit caches, which `cache` explains; `weights` says
     what engines and host would hold with the embeddings in the graph, and with them on the host.
+    `feed_forward_bill` is what banks save of its feed-forward, None for a decoder without them.
     `bad_weights` is None where the weights were not read.
     """
 
@@ -49,6 +51,7 @@ class Inspection:
     kv_bytes_per_token: int
     weights: list[WeightBill]
     cache: CacheBill
+    feed_forward_bill: FeedForwardBill | None
     settings_file: str | None
     bad_weights: list[BadWeight] | None
 
@@ -85,6 +88,7 @@ def inspect_checkpoint(
         kv_bytes_per_token=cache.bytes_per_token,
         weights=bill_weights(checkpoint.spec, checkpoint.tensors),
         cache=cache,
+        feed_forward_bill=bill_feed_forward(checkpoint.spec, checkpoint.tensors),
         settings_file=None if checkpoint.settings_file is None else str(checkpoint.settings_file),
         bad_weights=find_bad_weights(checkpoint, progress) if check_weights else None,
     )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from quatrain.exporter.checkpoint.lazy_tensor import LazyTensor
-from quatrain.exporter.checkpoint.names import EMBEDDINGS, stream_table_name
+from quatrain.exporter.checkpoint.names import EMBEDDINGS, feed_forward_name, stream_table_name
 from quatrain.exporter.decoder.cache_plan import count_cache_elements, plan_caches
 from quatrain.exporter.decoder.head_weights import head_names, head_weights
+from quatrain.exporter.decoder.live_rows import list_streams, plan_live_rows
 from quatrain.exporter.spec import DecoderSpec
 
 __all__ = ["CacheBill", "EmbeddingsPlace", "WeightBill", "bill_cache", "bill_weights"]
@@ -74,9 +75,8 @@ def bill_cache(spec: DecoderSpec, item_bytes: int) -> CacheBill:
 def _bill_weights(
     spec: DecoderSpec, tensors: Mapping[str, LazyTensor], place: EmbeddingsPlace
 ) -> WeightBill:
-    tables = [stream_table_name(stream) for stream in range(spec.num_streams)]
-    on_host = tables if place == "host" else []
-    held = _count_graphs(spec, tensors, tables if place == "graph" else [])
+    on_host = [stream_table_name(s) for s in range(spec.num_streams)] if place == "host" else []
+    held = _count_graphs(spec, tensors, _list_looked_up(spec) if place == "graph" else [])
     host_bytes = sum(tensors[name].nbytes for name in on_host)
     return WeightBill(
         embeddings=place,
@@ -88,11 +88,27 @@ def _bill_weights(
     )
 
 
+def _list_looked_up(spec: DecoderSpec) -> list[str]:
+    """The tables that the first graph has when the host has none: of the rows that enter it."""
+    entering = plan_live_rows(spec, spec.segments[0])[0].entering
+    return [stream_table_name(stream) for stream in list_streams(spec.num_streams, entering)]
+
+
+def _list_unused_predictors(spec: DecoderSpec) -> set[str]:
+    """Those of dense layers, unless they make the gate."""
+    banks = spec.feed_forward
+    if banks is None or banks.predictor_rank is None or banks.gate_mode == "sigmoid":
+        return set()
+    parts = ("predictor.0", "predictor.1")
+    return {feed_forward_name(i, part) for i in banks.dense_fallback_layers for part in parts}
+
+
 def _count_graphs(spec: DecoderSpec, names: Iterable[str], tables: Iterable[str]) -> Counter[str]:
     """How many graphs hold each tensor, when these tables are in the first one."""
     heads = list(dict(zip(head_names(spec), head_weights(spec), strict=True)).values())
     all_tables = {stream_table_name(stream) for stream in range(spec.num_streams)}
-    layered = set(names) - all_tables - set(heads) | set(tables)
+    unused = all_tables | set(heads) | _list_unused_predictors(spec)
+    layered = set(names) - unused | set(tables)
     if spec.exits is None:  # one graph has it all, a tied table once
         return Counter(layered | set(heads))
     return Counter(layered) + Counter(heads)

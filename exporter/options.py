@@ -18,6 +18,9 @@ _DEFAULT_MAX_SEQ_LEN = 4096
 # half of what lies ahead of a token (4 streams, 512 tokens: 3.6 times the time of one stream in
 # chunks of 512 rows, 4.6 times in one call; benchmarks/results.md).
 _DEFAULT_PREFILL_ROWS = 512
+# A graph holds its rotary tables itself, and protobuf has no messages of 2 GiB; the rest of a graph
+# is far below what this leaves.
+_MAX_ROTARY_BYTES = 2_000_000_000
 # Above this the self-test, which runs the model on the CPU, would take longer than the export.
 _SELF_TEST_MAX_BYTES = 1 << 30
 
@@ -37,6 +40,7 @@ class ExportRequest:
     targets: tuple[str, ...]
     self_test: bool | None
     embeddings: EmbeddingsPlace = "graph"
+    dense_fallback: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,13 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
     By default engines compute in bfloat16 where the weights are stored so, else in float16.
 
     Raises:
-        ExportError: A size that is below 1, more positions than the checkpoint knows, or no
-            place for embeddings.
+        ExportError: A size that is below 1, more positions than the checkpoint knows or a graph
+            has room for, or no place for embeddings.
         BuildError: There is no target of that name.
     """
     _check_place(request.embeddings)
     limits = _settle_limits(checkpoint.spec, request)
+    _check_rotary_tables(checkpoint.spec, limits.max_seq_len)
     for target in request.targets:
         find_target(target)
     self_test = request.self_test
@@ -92,6 +97,18 @@ def _check_place(embeddings: str) -> None:
             f"embeddings in the {embeddings} (--embeddings)",
             "there is no such place for them",
             f"choose one of {', '.join(places)}",
+        )
+
+
+def _check_rotary_tables(spec: DecoderSpec, max_seq_len: int) -> None:
+    """Refuse tables, float32 [rows, head_dim / 2] twice, that no ONNX file can hold."""
+    token_bytes = 4 * spec.backbone.head_dim * spec.num_streams
+    if max_seq_len * token_bytes > _MAX_ROTARY_BYTES:
+        raise ExportError(
+            f"sequences of {max_seq_len} tokens (--max-seq-len)",
+            f"their rotary tables would take {max_seq_len * token_bytes / 1e9:.1f} GB"
+            f" ({spec.num_streams} rows a token), and an ONNX file holds 2 GB",
+            f"ask for {_MAX_ROTARY_BYTES // token_bytes} or less",
         )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.decoder.graph_names import list_graphs
+from quatrain.exporter.feed_forward_bill import FeedForwardBill, bill_feed_forward
 from quatrain.exporter.memory import (
     CacheBill,
     EmbeddingsPlace,
@@ -12,6 +13,7 @@ from quatrain.exporter.memory import (
     bill_weights,
 )
 from quatrain.exporter.options import ExportOptions
+from quatrain.exporter.spec_json import describe_spec
 from quatrain.runtime.manifest import ITEM_BYTES
 
 __all__ = ["ExportPlan", "make_plan"]
@@ -27,7 +29,8 @@ class ExportPlan:
 
     `kv_bytes_per_token` is the cache of one token in the compute type of the engines (on a CPU it
     is float32), which `cache` explains; `kv_bytes_at_limit` that of a full batch of the longest
-    sequences, as it is set aside.
+    sequences, as it is set aside. `feed_forward` is that of the manifest's `spec` and
+    `feed_forward_bill` what its banks save, both None for a decoder without them.
     """
 
     family: str
@@ -47,6 +50,8 @@ class ExportPlan:
     embeddings: EmbeddingsPlace
     weights: list[WeightBill]
     cache: CacheBill
+    feed_forward: object
+    feed_forward_bill: FeedForwardBill | None
 
 
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
@@ -72,4 +77,6 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
         embeddings=options.embeddings,
         weights=bills,
         cache=cache,
+        feed_forward=describe_spec(spec)["feed_forward"],
+        feed_forward_bill=bill_feed_forward(spec, checkpoint.tensors),
     )

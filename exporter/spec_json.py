@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from quatrain.exporter.spec import DecoderSpec, LinearRopeScaling, RopeScaling, Streams
+from quatrain.exporter.spec import BankTopK, DecoderSpec, LinearRopeScaling, RopeScaling, Streams
 
 __all__ = ["describe_spec"]
 
@@ -19,7 +19,12 @@ def describe_spec(spec: DecoderSpec) -> dict[str, object]:
     exits: dict[str, object] | None = None
     if spec.exits is not None:
         exits = asdict(spec.exits) | {"layers": list(spec.exits.layers)}
-    return {"backbone": backbone, "streams": _describe_streams(spec.streams), "exits": exits}
+    return {
+        "backbone": backbone,
+        "streams": _describe_streams(spec.streams),
+        "feed_forward": _describe_feed_forward(spec.feed_forward),
+        "exits": exits,
+    }
 
 
 def _describe_streams(streams: Streams | None) -> dict[str, object] | None:
@@ -30,6 +35,12 @@ def _describe_streams(streams: Streams | None) -> dict[str, object] | None:
         "intra_stream": list(streams.intra_stream),
         "mirrors": [asdict(mirror) for mirror in streams.mirrors],
     }
+
+
+def _describe_feed_forward(banks: BankTopK | None) -> dict[str, object] | None:
+    if banks is None:
+        return None
+    return asdict(banks) | {"dense_fallback_layers": list(banks.dense_fallback_layers)}
 
 
 def _describe_rope_scaling(scaling: RopeScaling) -> dict[str, object]:

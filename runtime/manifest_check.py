@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from quatrain.runtime.manifest_records import (
+    CacheLayer,
     CacheLayout,
     HostEmbeddings,
     Manifest,
@@ -20,6 +21,7 @@ def find_inconsistency(manifest: Manifest) -> str | None:
         or _find_bad_graph(manifest)
         or _find_bad_number(manifest)
         or _find_bad_cache(manifest.cache)
+        or _find_other_cache(manifest)
         or _find_bad_embeddings(manifest)
     )
 
@@ -68,6 +70,27 @@ def _find_bad_cache(layout: CacheLayout) -> str | None:
         if layer.window is not None and layer.window < 1:
             return f"a window of {layer.window} positions in the cache of layer {layer.layer}"
     return None
+
+
+def _find_other_cache(manifest: Manifest) -> str | None:
+    """A cache that is not what a graph takes for its layer."""
+    for layer in manifest.cache.layers:
+        graph = manifest.graph(layer.graph)
+        names = (f"key_cache.{layer.layer}", f"value_cache.{layer.layer}")
+        caches = [i for i in (*graph.inputs, *graph.deployment.inputs) if i.name in names]
+        for info in caches:
+            wanted = _describe_cache(manifest.cache, layer, info)
+            if info.shape != wanted:
+                return f"{info.name} of {graph.name} should be {wanted} and is {info.shape}"
+    return None
+
+
+def _describe_cache(layout: CacheLayout, layer: CacheLayer, info: TensorInfo) -> list[int | str]:
+    """The shape of the cache: its positions are a number, or named where they grow."""
+    positions: int | str = layout.positions(layer)
+    if any(isinstance(size, str) for size in info.shape[2:3]):
+        positions = "row_length" if layer.unit == "rows" else "length"
+    return ["batch", layer.num_heads, positions, layer.head_dim]
 
 
 def _find_bad_embeddings(manifest: Manifest) -> str | None:

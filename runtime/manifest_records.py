@@ -36,7 +36,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class TensorInfo(_Record, frozen=True, kw_only=True):
     """A graph input or output. A string in `shape` is a symbolic dimension:
     `batch` rows of the batch, `rows` tokens run in this call per batch row, `length` live cache
-    length, `outputs` rows per batch row whose result is wanted."""
+    length, `row_length` the same in rows, `outputs` rows per batch row whose result is wanted."""
 
     name: str
     dtype: str

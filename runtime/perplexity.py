@@ -12,7 +12,7 @@ from quatrain.runtime.llm import LLM
 from quatrain.runtime.requests import Prompt
 from quatrain.runtime.sampling import check_finite
 
-__all__ = ["DEFAULT_WINDOW", "PerplexityResult", "perplexity"]
+__all__ = ["DEFAULT_WINDOW", "PerplexityResult", "perplexity", "token_nlls"]
 
 DEFAULT_WINDOW = 512
 
@@ -104,16 +104,17 @@ def _read_window(window: int | None, limit: int) -> int:
 def _score_window(llm: LLM, ids: list[int]) -> float:
     """The negative log-likelihood of all tokens after the first, in nats."""
     [logits] = llm.logits(ids[:-1])
+    return float(np.sum(token_nlls(logits, np.asarray(ids[1:]))))
+
+
+def token_nlls(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The negative log-likelihood of each of the tokens [R] by logits [R, V], in nats."""
     check_finite(logits.max())
-    targets = np.asarray(ids[1:])
-    return sum(
-        _sum_nll(logits[at : at + _LOG_SOFTMAX_ROWS], targets[at : at + _LOG_SOFTMAX_ROWS])
-        for at in range(0, len(targets), _LOG_SOFTMAX_ROWS)
-    )
-
-
-def _sum_nll(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> float:
-    scores = logits.astype(np.float64)
-    scores -= scores.max(axis=-1, keepdims=True)
-    picked = np.take_along_axis(scores, targets[:, None], axis=-1)[:, 0]
-    return float(np.sum(np.log(np.exp(scores).sum(axis=-1)) - picked))
+    nlls = np.empty(len(targets))
+    for at in range(0, len(targets), _LOG_SOFTMAX_ROWS):
+        block = slice(at, at + _LOG_SOFTMAX_ROWS)
+        scores = logits[block].astype(np.float64)
+        scores -= scores.max(axis=-1, keepdims=True)
+        picked = np.take_along_axis(scores, targets[block, None], axis=-1)[:, 0]
+        nlls[block] = np.log(np.exp(scores).sum(axis=-1)) - picked
+    return nlls

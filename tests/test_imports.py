@@ -23,9 +23,9 @@ OURS = {
 HEAVY = {
     "cuda": ("runtime/tensorrt_session.py",),
     "onnx": ("exporter/*",),
-    "onnx_ir": ("exporter/*", "plugins/*/body.py"),
+    "onnx_ir": ("exporter/*", "plugins/*/body.py", "plugins/*/selection.py"),
     "onnxruntime": ("runtime/onnxruntime_session.py",),
-    "onnxscript": ("exporter/*", "plugins/*/body.py"),
+    "onnxscript": ("exporter/*", "plugins/*/body.py", "plugins/*/selection.py"),
     "polygraphy": ("exporter/engine/tensorrt_adapter.py",),
     "rich": ("exporter/commands/table.py",),
     "safetensors": (),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from quatrain.exporter.checkpoint.backbone import read_backbone
 from quatrain.exporter.checkpoint.completeness import check_layer_count, match_tensors
+from quatrain.exporter.checkpoint.feed_forward import check_predictors, read_bank_top_k
 from quatrain.exporter.checkpoint.fields import Fields
 from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES, LazyTensor
@@ -68,11 +69,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
     backbone = read_backbone(config)
     weights = read_weights(folder)
     check_layer_count(backbone.num_hidden_layers, weights.tensors, str(folder))
-    spec = _add_streams(backbone, config)
+    spec = _read_axes(backbone, config)
     settings_file = find_nvium_settings(folder) if is_nvium(weights.tensors) else None
     if settings_file is not None:
         spec = _add_exits(spec, config, settings_file, weights.tensors)
     named = rename_stream_tables(spec, config, weights.tensors, str(folder))
+    check_predictors(spec, config, named, str(folder))
     matched = match_tensors(spec, named, str(folder))
     tokens = read_token_settings(folder, config)
     return Checkpoint(
@@ -90,10 +92,14 @@ def open_checkpoint(path: Path) -> Checkpoint:
     )
 
 
-def _add_streams(backbone: Backbone, config: Fields) -> DecoderSpec:
+def _read_axes(backbone: Backbone, config: Fields) -> DecoderSpec:
     streams = read_streams(config, backbone.num_hidden_layers)
     windows = read_windows(config, backbone, streams)
-    return DecoderSpec(replace(backbone, sliding_windows=windows), streams=streams)
+    return DecoderSpec(
+        replace(backbone, sliding_windows=windows),
+        streams=streams,
+        feed_forward=read_bank_top_k(config),
+    )
 
 
 def _add_exits(

@@ -13,6 +13,7 @@ from quatrain.exporter.checkpoint.names import (
     LM_HEAD,
     early_head_name,
     expected_tensors,
+    is_predictor,
 )
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.spec import DecoderSpec
@@ -35,7 +36,12 @@ class IncompleteCheckpointError(CheckpointError):
     """Tensors are missing, left over or of the wrong shape; the attributes have the full lists."""
 
     def __init__(
-        self, asked: str, missing: list[str], unexpected: list[str], misshapen: list[str]
+        self,
+        asked: str,
+        missing: list[str],
+        unexpected: list[str],
+        misshapen: list[str],
+        hint: str = "",
     ) -> None:
         self.missing = missing
         self.unexpected = unexpected
@@ -45,7 +51,7 @@ class IncompleteCheckpointError(CheckpointError):
             f"{len(names)} {what}: {shorten(names)}" for what, names in lists.items() if names
         )
         fix = "check that config.json belongs to these weights, and that all of them are there"
-        super().__init__(asked, found, fix)
+        super().__init__(asked, found, fix + hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ def match_tensors(spec: DecoderSpec, stored: Tensors, source: str) -> MatchedTen
             missing,
             unexpected,
             misshapen,
+            _explain_predictors(spec, [*missing, *unexpected, *misshapen]),
         )
     for name in sorted(ties.keys() & present.keys()):
         _check_tie(present[name], present[ties[name]], source)
@@ -113,6 +120,16 @@ def _rename_tied_embeddings(spec: DecoderSpec, stored: Tensors) -> Tensors:
         return stored
     others = {name: tensor for name, tensor in stored.items() if name != LM_HEAD}
     return others | {EMBEDDINGS: replace(stored[LM_HEAD], name=EMBEDDINGS)}
+
+
+def _explain_predictors(spec: DecoderSpec, wrong: list[str]) -> str:
+    """Where the predictors' shapes come from, if any of the wrong tensors is one."""
+    if spec.feed_forward is None or not any(is_predictor(name.split(" ")[0]) for name in wrong):
+        return ""
+    return (
+        f"; with bank_topk.predictor_rank = {spec.feed_forward.predictor_rank} in config.json"
+        " every layer has a predictor of that rank, without biases"
+    )
 
 
 def _list_ties(spec: DecoderSpec) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,10 @@ class Fields:
         """Whether the key is there at all, null included."""
         return key in self._values
 
+    def list_others(self, known: Sequence[str]) -> list[str]:
+        """The keys that are none of `known` and have a value."""
+        return [key for key in self._values if key not in known and self.has(key)]
+
     def integer(self, key: str, default: int | None = None) -> int:
         """An integer; required where there is no default."""
         value = self._value(key, default)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.spec import DType
 
-__all__ = ["BITS", "SUPPORTED_DTYPES", "LazyTensor"]
+__all__ = ["BITS", "NUMPY_DTYPES", "SUPPORTED_DTYPES", "LazyTensor"]
 
 # Bits of an element of each dtype of the safetensors format.
 # Source: github.com/huggingface/safetensors, README "Format" and the `Dtype` enum.
@@ -44,7 +44,7 @@ BITS = {
 # The dtypes a weight may have, and what the rest of quatrain calls them.
 SUPPORTED_DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
-_NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
+NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -79,7 +79,7 @@ class LazyTensor:
         Raises:
             CheckpointError: The tensor is of another dtype.
         """
-        dtype = _NUMPY_DTYPES.get(self.dtype)
+        dtype = NUMPY_DTYPES.get(self.dtype)
         if dtype is None:
             raise CheckpointError(
                 f"reading tensor {self.stored_name} of {self.file}",

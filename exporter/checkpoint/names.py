@@ -1,11 +1,22 @@
 """The tensors a decoder needs: their names in the checkpoint, and their shapes."""
 
-from quatrain.exporter.spec import Backbone, DecoderSpec, Exits
+import re
 
-__all__ = ["EMBEDDINGS", "LM_HEAD", "early_head_name", "expected_tensors", "stream_table_name"]
+from quatrain.exporter.spec import Backbone, BankTopK, DecoderSpec, Exits
+
+__all__ = [
+    "EMBEDDINGS",
+    "LM_HEAD",
+    "early_head_name",
+    "expected_tensors",
+    "feed_forward_name",
+    "is_predictor",
+    "stream_table_name",
+]
 
 EMBEDDINGS = "model.embed_tokens.weight"
 LM_HEAD = "lm_head.weight"
+_PREDICTOR = re.compile(r"model\.layers\.[0-9]+\.mlp\.predictor\..*")
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -15,8 +26,9 @@ def expected_tensors(spec: DecoderSpec) -> Shapes:
 
     Tied tensors are listed once, under the name of their source. Names and shapes are those of
     transformers' Llama, Qwen2 and Qwen3 models and of N-vium (github.com/ETH-DISCO/n-vium); those
-    of the streams' tables are WeLM's, from its SGLang serving code. A layer that mirrors another
-    one's keys and values has projections of its own all the same.
+    of the streams' tables are WeLM's, from its SGLang serving code; those of the predictors are
+    quatrain's own, as no model with any is public. A layer that mirrors another one's keys and
+    values has projections of its own all the same, and one with a dense fallback its predictor.
     """
     backbone = spec.backbone
     shapes: Shapes = {
@@ -25,7 +37,7 @@ def expected_tensors(spec: DecoderSpec) -> Shapes:
     }
     for layer in range(backbone.num_hidden_layers):
         shapes |= _attention(f"model.layers.{layer}.self_attn", backbone)
-        shapes |= _feed_forward(f"model.layers.{layer}.mlp", backbone)
+        shapes |= _feed_forward(f"model.layers.{layer}.mlp", backbone, spec.feed_forward)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"model.layers.{layer}.{norm}.weight"] = (backbone.hidden_size,)
     shapes["model.norm.weight"] = (backbone.hidden_size,)
@@ -41,6 +53,16 @@ def stream_table_name(stream: int) -> str:
     if stream == 0:
         return EMBEDDINGS
     return f"model.scale_seq_embed_tokens_list.{stream - 1}.weight"
+
+
+def feed_forward_name(layer: int, part: str) -> str:
+    """The name of a feed-forward weight: `part` is up_proj, say, or predictor.0."""
+    return f"model.layers.{layer}.mlp.{part}.weight"
+
+
+def is_predictor(name: str) -> bool:
+    """Whether a tensor of this name is a part of a predictor (bank-top-k feed-forward)."""
+    return _PREDICTOR.fullmatch(name) is not None
 
 
 def early_head_name(exit_index: int) -> str:
@@ -64,13 +86,18 @@ def _attention(prefix: str, backbone: Backbone) -> Shapes:
     return shapes
 
 
-def _feed_forward(prefix: str, backbone: Backbone) -> Shapes:
+def _feed_forward(prefix: str, backbone: Backbone, banks: BankTopK | None) -> Shapes:
     hidden, inner, bias = backbone.hidden_size, backbone.intermediate_size, backbone.mlp_bias
-    return (
+    shapes = (
         _linear(f"{prefix}.gate_proj", hidden, inner, bias)
         | _linear(f"{prefix}.up_proj", hidden, inner, bias)
         | _linear(f"{prefix}.down_proj", inner, hidden, bias)
     )
+    rank = None if banks is None else banks.predictor_rank
+    if rank is not None:
+        shapes |= _linear(f"{prefix}.predictor.0", hidden, rank, False)
+        shapes |= _linear(f"{prefix}.predictor.1", rank, inner, False)
+    return shapes
 
 
 def _exits(exits: Exits, backbone: Backbone) -> Shapes:

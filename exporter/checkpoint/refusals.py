@@ -36,7 +36,6 @@ def _is_one(value: object) -> bool:
 
 _LATER = "this family is not supported yet and arrives later"
 _REFUSALS = (
-    _Refusal("bank_topk", f"the bank-top-k feed-forward: {_LATER}", _is_off),
     _Refusal("hilp", f"HiLP latent drafting: {_LATER}", _is_off),
     _Refusal("nextlat", f"NextLat latent drafting: {_LATER}", _is_off),
     _Refusal("quantization_config", "weights that are already quantized", _is_off),

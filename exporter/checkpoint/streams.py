@@ -67,6 +67,7 @@ def rename_stream_tables(
     _check_shapes(spec, [stored[name] for name in names], source)
     others = {name: tensor for name, tensor in stored.items() if name not in tables}
     canonical = {name: stream_table_name(s) for s, name in enumerate(names, start=1)}
+    _check_free(sorted(others.keys() & canonical.values()), source)
     return others | {canonical[n]: replace(stored[n], name=canonical[n]) for n in names}
 
 
@@ -141,6 +142,15 @@ def _check_order(places: list[tuple[int, str]], names: list[str], source: str) -
             f"the extra embedding tables of {source}, in order",
             f"indices that are not consecutive from 0 or 1 under one name: {shorten(names)}",
             "make sure that all files of the weights are there and of one checkpoint",
+        )
+
+
+def _check_free(taken: list[str], source: str) -> None:
+    if taken:
+        raise CheckpointError(
+            f"the extra embedding tables of {source}",
+            f"tensors that are no tables under the names of tables: {shorten(taken)}",
+            "make sure that all files of the weights are of one checkpoint",
         )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.engine_table import make_engine_table
+from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.table import format_bytes, format_facts
@@ -42,13 +43,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="compute type of the engines (default: bfloat16 where the weights are stored so,"
         " else float16); CPUs always compute in float32",
     )
-    parser.add_argument(
-        "--embeddings",
-        choices=("graph", "host"),
-        default="graph",
-        help="keep the embedding tables in the graph (the default) or in memory of the host, which"
-        " then looks rows up; --dry-run shows what either takes",
-    )
+    _add_model_flags(parser)
     _add_limit_flags(parser.add_argument_group("limits"))
     add_target_flag(parser, required=False)
     parser.add_argument(
@@ -70,6 +65,22 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--embeddings",
+        choices=("graph", "host"),
+        default="graph",
+        help="keep the embedding tables in the graph (the default) or in memory of the host, which"
+        " then looks rows up; --dry-run shows what either takes",
+    )
+    parser.add_argument(
+        "--dense-fallback",
+        metavar="LAYERS",
+        help="layers of a bank-top-k model that run all their channels: none, all, or layers"
+        " counted from 0 such as 0-3,5,7-9 (default: those that the checkpoint names)",
+    )
+
+
 def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
     for flag, default, text in (
         ("--max-seq-len", None, "tokens a sequence may have (default: the model's, at most 4096)"),
@@ -85,6 +96,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from quatrain.exporter.export import export_checkpoint, plan_export
 
     planned = {name: getattr(args, name) for name in _PLANNED}
+    planned["dense_fallback"] = _read_layers(args.checkpoint, args.dense_fallback)
     plan = plan_export(args.checkpoint, **planned)
     if args.dry_run:
         console.set_document(plan)
@@ -108,6 +120,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _read_layers(checkpoint: Path, text: str | None) -> list[int] | None:
+    """The layers that --dense-fallback names, which takes knowing how many there are."""
+    from quatrain.exporter.checkpoint import open_checkpoint
+    from quatrain.exporter.expansion.layer_list import parse_layers
+
+    if text is None:
+        return None
+    depth = open_checkpoint(checkpoint).spec.backbone.num_hidden_layers
+    chosen = parse_layers(text, depth, flag="--dense-fallback")
+    return [layer for layer, is_chosen in enumerate(chosen) if is_chosen]
+
+
 def _format_plan(plan: "ExportPlan") -> str:
     return format_facts(
         f"{plan.family} decoder, {plan.parameters:,} parameters",
@@ -115,6 +139,7 @@ def _format_plan(plan: "ExportPlan") -> str:
             "weights": f"{format_bytes(plan.weight_bytes)} stored,"
             f" {format_bytes(plan.cpu_weight_bytes)} on a CPU",
             **describe_weights(plan.weights, plan.embeddings),
+            **describe_feed_forward(plan.feed_forward, plan.feed_forward_bill),
             "dtype": plan.dtype,
             "max_seq_len": str(plan.max_seq_len),
             "max_batch": str(plan.max_batch),

@@ -4,9 +4,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quatrain.exporter.commands.activation_table import (
+    add_activation_flags,
+    inspect_activations,
+    refuse_stray_flags,
+)
 from quatrain.exporter.commands.cache_table import make_cache_table
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.engine_table import make_engine_table
+from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights, format_kib
 from quatrain.exporter.commands.table import Table, format_bytes, format_facts
 
@@ -28,10 +34,14 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="read every weight: name those that are NaN or infinite (checkpoint), or compare"
         " every file with its hash (bundle)",
     )
+    add_activation_flags(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Show it; 1 where --check-weights found weights no model can run with."""
+    if args.activations is not None:
+        return inspect_activations(args, console)
+    refuse_stray_flags(args)
     # A bundle has a manifest, and unlike some published checkpoints with a file of that name, no
     # config.json.
     names = ("manifest.json", "config.json")
@@ -78,6 +88,7 @@ def _format_inspection(inspection: "Inspection") -> str:
         "parameters": f"{inspection.num_parameters:,}",
         "weights": ", ".join(f"{format_bytes(count)} {dtype}" for dtype, count in dtypes),
         **describe_weights(inspection.weights),
+        **describe_feed_forward(inspection.spec["feed_forward"], inspection.feed_forward_bill),
         "cache": f"{describe_cache(inspection.cache)} (in 16 bits)",
         "files": ", ".join(f"{f.name} ({format_bytes(f.bytes)})" for f in inspection.files),
         "tokenizer": ", ".join(inspection.tokenizer_files) or "none: token ids only",
@@ -96,6 +107,7 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
         "model": _describe_backbone(manifest.spec),
         "weights": f"stored in {manifest.stored_dtype}, engines compute in"
         f" {manifest.deployment_dtype}, CPUs in float32",
+        **describe_feed_forward(manifest.spec.get("feed_forward")),
         "embeddings": _describe_embeddings(manifest),
         "cache": _describe_bundle_cache(manifest),
         "limits": f"max_seq_len {limits.max_seq_len}, max_batch {limits.max_batch},"

@@ -1,4 +1,4 @@
-"""The modules that are whole graphs: a dense decoder, a segment between exits, a head."""
+"""The modules that are whole graphs: a decoder, a segment between exits, a head."""
 
 import onnx_ir as ir
 from onnxscript import OpBuilder
@@ -15,7 +15,7 @@ __all__ = ["DecoderGraph", "HeadGraph", "SegmentGraph"]
 
 
 class DecoderGraph(Module):
-    """A dense decoder: token ids to the logits of the wanted rows."""
+    """A decoder without exits: token ids to the logits of the wanted rows."""
 
     def __init__(self, spec: DecoderSpec, stack: LayerStack, dtype: ir.DataType) -> None:
         super().__init__("")

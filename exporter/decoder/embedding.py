@@ -5,7 +5,7 @@ from onnxscript import OpBuilder
 from onnxscript.nn import Module, Parameter
 
 from quatrain.exporter.checkpoint.names import stream_table_name
-from quatrain.exporter.decoder.live_rows import Rows
+from quatrain.exporter.decoder.live_rows import Rows, list_streams
 from quatrain.exporter.decoder.projection import cast
 from quatrain.exporter.spec import DecoderSpec
 
@@ -23,9 +23,8 @@ class StreamEmbedding(Module):
         backbone = spec.backbone
         self.dtype = dtype
         self.hidden_size = backbone.hidden_size
-        last = spec.num_streams - 1
         self.tables: dict[int, Parameter] = {}
-        for stream in range(spec.num_streams) if entering == Rows.ALL else (last,):
+        for stream in list_streams(spec.num_streams, entering):
             name = stream_table_name(stream).removeprefix("model.")
             table = Parameter([backbone.vocab_size, backbone.hidden_size], name=name)
             setattr(self, f"table_{stream}", table)

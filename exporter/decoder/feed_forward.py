@@ -1,21 +1,45 @@
-"""The SwiGLU feed-forward network."""
+"""The feed-forward network: SwiGLU, whole or of the channels that were picked (the width axis)."""
 
 import onnx_ir as ir
 from onnxscript import OpBuilder
 from onnxscript.nn import Module
 
-from quatrain.exporter.decoder.projection import Linear, project
-from quatrain.exporter.spec import Backbone
+from quatrain.exporter.decoder.device import Device
+from quatrain.exporter.decoder.projection import Linear, cast, project
+from quatrain.exporter.spec import Backbone, BankTopK, DecoderSpec
+from quatrain.plugins.bank_topk_ffn.body import (
+    BANK_TOPK_FEED_FORWARD,
+    bank_topk_feed_forward_function,
+)
+from quatrain.plugins.bank_topk_ffn.selection import select_channels, without_nan
 
-__all__ = ["FeedForward"]
+__all__ = ["BankTopKFeedForward", "FeedForward", "make_feed_forward"]
+
+
+def make_feed_forward(
+    spec: DecoderSpec, layer: int, dtype: ir.DataType, device: Device
+) -> "FeedForward | BankTopKFeedForward":
+    """The feed-forward network of a layer."""
+    banks = spec.feed_forward
+    if banks is None or (layer in banks.dense_fallback_layers and banks.gate_mode == "silu"):
+        return FeedForward(spec.backbone, dtype)
+    if banks.predictor_rank is None:
+        return FeedForward(spec.backbone, dtype, banks)
+    return BankTopKFeedForward(spec.backbone, banks, layer, dtype, device)
 
 
 class FeedForward(Module):
-    """down(SiLU(gate x) * (up x))."""
+    """down(SiLU(gate x) * (up x)).
 
-    def __init__(self, backbone: Backbone, dtype: ir.DataType) -> None:
+    With `banks`, of every bank only the channels of largest magnitude reach the last product.
+    """
+
+    def __init__(
+        self, backbone: Backbone, dtype: ir.DataType, banks: BankTopK | None = None
+    ) -> None:
         super().__init__()
         self.dtype = dtype
+        self.banks = banks
         hidden, inner = backbone.hidden_size, backbone.intermediate_size
         self.gate_proj = Linear(hidden, inner, backbone.mlp_bias)
         self.up_proj = Linear(hidden, inner, backbone.mlp_bias)
@@ -26,4 +50,93 @@ class FeedForward(Module):
         gate = project(op, x, self.gate_proj, dtype=self.dtype)
         up = project(op, x, self.up_proj, dtype=self.dtype)
         inner = op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)
+        if self.banks is not None:
+            wide = cast(op, inner, ir.DataType.FLOAT, source=self.dtype)
+            magnitude = without_nan(op, op.Abs(wide))
+            size, top_k = (
+                op.Constant(value_ints=[n]) for n in (self.banks.bank_size, self.banks.top_k)
+            )
+            chosen = select_channels(op, magnitude, size, top_k)
+            inner = op.Where(chosen, inner, op.CastLike(op.Constant(value_float=0.0), inner))
         return project(op, inner, self.down_proj, dtype=self.dtype)
+
+
+class BankTopKFeedForward(Module):
+    """The channels that the predictor picks, as one `quatrain::BankTopKFeedForward` node.
+
+    A dense fallback layer runs all of them behind the same gate, and needs no operator for that.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        banks: BankTopK,
+        layer: int,
+        dtype: ir.DataType,
+        device: Device,
+    ) -> None:
+        super().__init__()
+        assert banks.predictor_rank is not None
+        self.banks = banks
+        self.is_dense = layer in banks.dense_fallback_layers
+        self.dtype = dtype
+        self.device: Device = device
+        hidden, inner = backbone.hidden_size, backbone.intermediate_size
+        if not (self.is_dense and banks.gate_mode == "hard"):
+            # A torch Sequential: the parameters are numbered.
+            setattr(self, "predictor.0", Linear(hidden, banks.predictor_rank))
+            setattr(self, "predictor.1", Linear(banks.predictor_rank, inner))
+        self.gate_proj = Linear(hidden, inner)
+        self.up_proj = Linear(hidden, inner)
+        self.down_proj = Linear(inner, hidden)
+
+    def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        """Rows [B, R, H] of the compute type to the same."""
+        if self.is_dense:
+            return self._run_all(op, x)
+        layers = [getattr(self, "predictor.0"), getattr(self, "predictor.1")]
+        layers += [self.gate_proj, self.up_proj, self.down_proj]
+        weights = [linear(op)[0] for linear in layers]
+        if self.device == "cpu":
+            weights = [self._make_readable(op, weight) for weight in weights]
+        activation = self.banks.predictor_activation or "none"
+        function = bank_topk_feed_forward_function(
+            self.banks.gate_mode,
+            activation,
+            self.dtype,
+            op.builder.graph.opset_imports[""],
+            gathers=self.device == "cpu",
+        )
+        return op.call(
+            function,
+            x,
+            *weights,
+            bank_size=self.banks.bank_size,
+            top_k=self.banks.top_k,
+            gate_mode=self.banks.gate_mode,
+            predictor_activation=activation,
+            **BANK_TOPK_FEED_FORWARD.plugin_attributes,
+        )
+
+    def _make_readable(self, op: OpBuilder, weight: ir.Value) -> ir.Value:
+        """ONNX Runtime turns a gathered row into float32 at leisure if it is bfloat16; then the
+        whole matrix is, once, when a session is made (float16 rows it turns as it goes)."""
+        return cast(op, weight, self.dtype) if weight.dtype == ir.DataType.BFLOAT16 else weight
+
+    def _run_all(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        inner = project(op, x, self.gate_proj, dtype=self.dtype)
+        if self.banks.gate_mode == "sigmoid":
+            inner = op.Mul(inner, cast(op, op.Sigmoid(self._predict(op, x)), self.dtype))
+        inner = op.Mul(inner, project(op, x, self.up_proj, dtype=self.dtype))
+        return project(op, inner, self.down_proj, dtype=self.dtype)
+
+    def _predict(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        """The logits of all channels, float32 [B, R, d_i]."""
+        hidden = project(op, x, getattr(self, "predictor.0"), dtype=self.dtype)
+        if self.banks.predictor_activation == "relu":
+            hidden = op.Relu(hidden)
+        elif self.banks.predictor_activation == "silu":
+            hidden = op.Mul(hidden, op.Sigmoid(hidden))
+        hidden = cast(op, hidden, ir.DataType.FLOAT, source=self.dtype)
+        logits = project(op, hidden, getattr(self, "predictor.1"), dtype=ir.DataType.FLOAT)
+        return without_nan(op, logits)

@@ -1,4 +1,4 @@
-"""Builds the graphs of a decoder: one for a dense model, segments and heads with exits."""
+"""Builds the graphs of a decoder: one without exits, segments and heads with them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from onnxscript.nn import Module
 
 from quatrain.exporter.decoder.assembly import DecoderGraph, HeadGraph, SegmentGraph
 from quatrain.exporter.decoder.cache_plan import fit_caches
+from quatrain.exporter.decoder.device import Device
 from quatrain.exporter.decoder.graph_names import list_layered_graphs
 from quatrain.exporter.decoder.head_weights import head_names, head_weights
 from quatrain.exporter.decoder.layers import LayerStack
@@ -56,7 +57,7 @@ def build_graphs(
     capacity: int,
     *,
     embeddings: Embeddings = "graph",
-    static_caches: bool = True,
+    device: Device = "engine",
     skip_dead_rows: bool = True,
 ) -> list[BuiltGraph]:
     """All graphs of `spec` at one compute type.
@@ -67,15 +68,12 @@ def build_graphs(
         dtype: The compute type: float32, float16 or bfloat16.
         capacity: Tokens that the caches have room for.
         embeddings: Whether the tables are part of the graph or stay on the host.
-        static_caches: Caches of that capacity, read to their live length (TensorRT updates no other
-            in place). False: caches as long as the mask, which a host lets grow, and which are
-            read whole; on a CPU the copy that reading a part takes would cost more than attention.
+        device: What they are to run on. For engines, caches have that capacity; for a CPU they are
+            as long as the mask of each call, which the host lets grow.
         skip_dead_rows: False builds the plain reference, which computes every row in every layer
             and keeps all of them in its caches.
     """
-    build = _GraphFactory(
-        spec, stored_dtypes, dtype, capacity, embeddings, static_caches, skip_dead_rows
-    )
+    build = _GraphFactory(spec, stored_dtypes, dtype, capacity, embeddings, device, skip_dead_rows)
     names = list_layered_graphs(spec)
     if spec.exits is None:
         return [build.layered(names[0], "decoder", 0)]
@@ -94,7 +92,7 @@ class _GraphFactory:
         dtype: str,
         capacity: int,
         embeddings: Embeddings,
-        static_caches: bool,
+        device: Device,
         skip_dead_rows: bool,
     ) -> None:
         self.spec = spec
@@ -103,7 +101,7 @@ class _GraphFactory:
         self.ir_dtype = ir.DataType[ONNX_DTYPES[dtype]]
         self.capacity = capacity
         self.embeddings: Embeddings = embeddings
-        self.static_caches = static_caches
+        self.device: Device = device
         self.skip_dead_rows = skip_dead_rows
 
     def layered(self, name: str, role: Role, index: int) -> BuiltGraph:
@@ -112,7 +110,7 @@ class _GraphFactory:
         plan = plan_live_rows(self.spec, layers, skip_dead_rows=self.skip_dead_rows)
         module = self._make_module(role, plan, index)
         self._set_stored_dtypes(module)
-        capacity = self.capacity if self.static_caches else None
+        capacity = self.capacity if self.device == "engine" else None
         caches = cache_inputs(fit_caches(self.spec, plan), self.dtype, capacity)
         first = rows_input(self.spec, is_first=index == 0, embeddings=self.embeddings)
         inputs = [*decoder_inputs(first), *caches]
@@ -152,7 +150,7 @@ class _GraphFactory:
         self, role: Role, plan: Mapping[int, LayerRows], index: int
     ) -> DecoderGraph | SegmentGraph:
         is_host = self.embeddings == "host"
-        stack = LayerStack(self.spec, plan, self.ir_dtype, host_embeddings=is_host)
+        stack = LayerStack(self.spec, plan, self.ir_dtype, self.device, host_embeddings=is_host)
         if role == "decoder":
             return DecoderGraph(self.spec, stack, self.ir_dtype)
         return SegmentGraph(self.spec, stack, index, self.ir_dtype)
@@ -166,7 +164,7 @@ class _GraphFactory:
         ]
         inputs = HostInputs(*values)
         return RowViews(
-            op, inputs, self.spec, self.capacity, *tables, static_caches=self.static_caches
+            op, inputs, self.spec, self.capacity, *tables, static_caches=self.device == "engine"
         )
 
     def _declare_results(self, results: Mapping[str, ir.Value]) -> list[TensorInfo]:

@@ -7,8 +7,9 @@ from onnxscript import OpBuilder
 from onnxscript.nn import Module
 
 from quatrain.exporter.decoder.attention import SelfAttention
+from quatrain.exporter.decoder.device import Device
 from quatrain.exporter.decoder.embedding import HostRows, StreamEmbedding
-from quatrain.exporter.decoder.feed_forward import FeedForward
+from quatrain.exporter.decoder.feed_forward import make_feed_forward
 from quatrain.exporter.decoder.live_rows import LayerRows, Rows
 from quatrain.exporter.decoder.projection import RMSNorm
 from quatrain.exporter.decoder.row_views import RowViews
@@ -22,14 +23,16 @@ Caches = list[tuple[ir.Value, ir.Value]]
 class DecoderLayer(Module):
     """Pre-norm attention and feed-forward, each with its residual."""
 
-    def __init__(self, spec: DecoderSpec, layer: int, rows: LayerRows, dtype: ir.DataType) -> None:
+    def __init__(
+        self, spec: DecoderSpec, layer: int, rows: LayerRows, dtype: ir.DataType, device: Device
+    ) -> None:
         super().__init__()
         hidden, epsilon = spec.backbone.hidden_size, spec.backbone.rms_norm_eps
         self.rows = rows
         self.input_layernorm = RMSNorm(hidden, epsilon, dtype)
         self.self_attn = SelfAttention(spec, layer, rows, dtype)
         self.post_attention_layernorm = RMSNorm(hidden, epsilon, dtype)
-        self.mlp = FeedForward(spec.backbone, dtype)
+        self.mlp = make_feed_forward(spec, layer, dtype, device)
 
     def forward(
         self,
@@ -66,6 +69,7 @@ class LayerStack(Module):
         spec: DecoderSpec,
         plan: Mapping[int, LayerRows],
         dtype: ir.DataType,
+        device: Device,
         *,
         host_embeddings: bool,
     ) -> None:
@@ -74,7 +78,7 @@ class LayerStack(Module):
         self.plan = plan
         self.sources = {layer: spec.mirror_source(layer) for layer in plan}
         for index, rows in plan.items():
-            setattr(self, f"layers.{index}", DecoderLayer(spec, index, rows, dtype))
+            setattr(self, f"layers.{index}", DecoderLayer(spec, index, rows, dtype, device))
         self.starts_here = 0 in plan
         if self.starts_here:
             embedding = HostRows if host_embeddings else StreamEmbedding

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from quatrain.exporter.spec import DecoderSpec
 
-__all__ = ["LayerRows", "Rows", "plan_live_rows"]
+__all__ = ["LayerRows", "Rows", "list_streams", "plan_live_rows"]
 
 
 class Rows(IntEnum):
@@ -34,6 +34,11 @@ class LayerRows:
     entering: Rows
     keys: Rows
     leaving: Rows
+
+
+def list_streams(num_streams: int, rows: Rows) -> range:
+    """The streams that such rows are of."""
+    return range(0 if rows == Rows.ALL else num_streams - 1, num_streams)
 
 
 def plan_live_rows(

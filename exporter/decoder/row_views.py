@@ -148,7 +148,10 @@ class RowViews:
 
     def _make_window(self, unit: Unit, rows: Rows, window: int) -> ir.Value:
         op = self._op
-        first = op.Sub(op.Unsqueeze(self.positions(unit, rows), [1, 3]), window)
+        # Padding may stand behind the live length; it must see something, or its softmax is NaN.
+        last = op.Sub(self._length(unit), [1])
+        positions = op.Min(self.positions(unit, rows), last)
+        first = op.Sub(op.Unsqueeze(positions, [1, 3]), window)
         keys = op.Unsqueeze(self._key_positions(unit), [0, 1, 2])
         return op.And(self.mask(unit, rows, None), op.Greater(keys, first))
 

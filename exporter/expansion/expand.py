@@ -6,18 +6,20 @@ from pathlib import Path
 
 from quatrain.exporter.bundle import WeightsMode
 from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
+from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.decoder.cache_plan import count_cache_elements
+from quatrain.exporter.derivation import check_output, open_written, write_folder
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.expansion.folder import check_output, write_folder
+from quatrain.exporter.expansion.config import expand_config
 from quatrain.exporter.expansion.layer_list import parse_layers
 from quatrain.exporter.expansion.new_tables import plan_tables
 from quatrain.exporter.progress import Progress, Stage
 from quatrain.exporter.spec import DecoderSpec, Streams
 from quatrain.exporter.staging import staged_folder
-from quatrain.runtime.errors import QuatrainError
 
 __all__ = ["ExpansionReport", "StreamCosts", "expand_checkpoint"]
 
+_KIND = "an expanded checkpoint"
 _MAX_STREAMS = 1024  # far beyond any model, and a slip of the finger does not fill the memory
 _CACHE_ITEM_BYTES = 2  # the caches of engines, in float16 or bfloat16
 
@@ -75,16 +77,28 @@ def expand_checkpoint(
         QuatrainError: What was asked cannot be done; nothing is left behind.
     """
     progress = progress or Progress()
-    check_output(output, checkpoint)
+    check_output(output, checkpoint, _KIND)
     with progress.stage("read checkpoint"):
         source = open_checkpoint(checkpoint)
         streams = _plan_streams(source, num_streams, intra_stream)
     tables = plan_tables(source.tensors, source.spec.num_streams, num_streams)
-    check = partial(check_output, source=source.folder)
+    for name, table in tables.items():
+        progress.say(f"  {name}: {table.nbytes / 1e6:,.1f} MB of {table.stored_name}")
+    config = expand_config(read_json_object(source.folder / "config.json"), streams)
+    check = partial(check_output, source=source.folder, kind=_KIND)
     with staged_folder(output, kind="a checkpoint", check_output=check) as staging:
-        mode = write_folder(staging, source, streams, tables, weights, progress)
+        mode = write_folder(
+            staging,
+            source,
+            config,
+            tables,
+            weights,
+            progress,
+            kind="tables",
+            label=f"scale-seq-n{num_streams}",
+        )
         with progress.stage("check result"):
-            written = _open_result(staging, output)
+            written = open_written(staging, output)
     num_layers = written.spec.backbone.num_hidden_layers
     warnings = _collect_warnings(written.spec)
     for warning in warnings:
@@ -143,17 +157,6 @@ def _collect_warnings(spec: DecoderSpec) -> list[str]:
         " sliding_window_size_layerwise in the new config.json"
         for window in sorted(windows)
     ]
-
-
-def _open_result(staging: Path, output: Path) -> Checkpoint:
-    try:
-        return open_checkpoint(staging)
-    except QuatrainError as error:
-        raise ExportError(
-            f"write a checkpoint to {output}",
-            f"it could not be read back ({error.asked}: {error.found}), and has been removed",
-            error.fix,
-        ) from error
 
 
 def _count_costs(checkpoint: Checkpoint) -> StreamCosts:

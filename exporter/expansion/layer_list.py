@@ -9,8 +9,12 @@ __all__ = ["format_layers", "parse_layers"]
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-def parse_layers(text: str, num_hidden_layers: int) -> tuple[bool, ...]:
+def parse_layers(
+    text: str, num_hidden_layers: int, *, flag: str = "--intra-stream"
+) -> tuple[bool, ...]:
     """Whether each layer is chosen; layers are counted from 0, ranges include both ends.
+
+    Errors name `flag` as what the text was given to.
 
     Raises:
         ExportError: It is no such list, or names a layer that the decoder does not have.
@@ -20,7 +24,7 @@ def parse_layers(text: str, num_hidden_layers: int) -> tuple[bool, ...]:
         return (text == "all",) * num_hidden_layers
     chosen: set[int] = set()
     for part in text.split(","):
-        chosen.update(_parse_part(part.strip(), text, num_hidden_layers))
+        chosen.update(_parse_part(part.strip(), f"{flag} {text}", num_hidden_layers))
     return tuple(layer in chosen for layer in range(num_hidden_layers))
 
 
@@ -39,24 +43,24 @@ def format_layers(chosen: tuple[bool, ...]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def _parse_part(part: str, text: str, num_hidden_layers: int) -> range:
+def _parse_part(part: str, asked: str, num_hidden_layers: int) -> range:
     match = _PART.fullmatch(part)
     if match is None:
         raise ExportError(
-            f"--intra-stream {text}",
+            asked,
             f"{part!r} is neither a layer nor a range of layers",
             "give `none`, `all`, or layers counted from 0, such as 0-3,5,7-9",
         )
     first, last = int(match[1]), int(match[2] or match[1])
     if first > last:
         raise ExportError(
-            f"--intra-stream {text}",
+            asked,
             f"the range {part} ends before it begins",
             f"write it as {last}-{first}",
         )
     if last >= num_hidden_layers:
         raise ExportError(
-            f"--intra-stream {text}",
+            asked,
             f"layer {last}, and the decoder has {num_hidden_layers}, counted from 0",
             f"name layers from 0 to {num_hidden_layers - 1}",
         )

@@ -13,16 +13,20 @@ from quatrain.exporter.spec.backbone import (
 )
 from quatrain.exporter.spec.decoder import DecoderSpec
 from quatrain.exporter.spec.exits import Exits, Router
+from quatrain.exporter.spec.feed_forward import BankTopK, GateMode, PredictorActivation
 from quatrain.exporter.spec.streams import KVMirror, Streams
 
 __all__ = [
     "Backbone",
+    "BankTopK",
     "DType",
     "DecoderSpec",
     "Exits",
+    "GateMode",
     "KVMirror",
     "LinearRopeScaling",
     "Llama3RopeScaling",
+    "PredictorActivation",
     "RopeScaling",
     "Router",
     "Streams",

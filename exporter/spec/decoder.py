@@ -6,6 +6,7 @@ from itertools import pairwise
 from quatrain.exporter.errors import SpecError
 from quatrain.exporter.spec.backbone import Backbone
 from quatrain.exporter.spec.exits import Exits, check_exit_layers
+from quatrain.exporter.spec.feed_forward import BankTopK, check_bank_top_k
 from quatrain.exporter.spec.streams import Streams, check_streams
 
 __all__ = ["DecoderSpec"]
@@ -18,6 +19,7 @@ class DecoderSpec:
     backbone: Backbone
     _: KW_ONLY
     streams: Streams | None = None
+    feed_forward: BankTopK | None = None
     exits: Exits | None = None
 
     def __post_init__(self) -> None:
@@ -26,6 +28,9 @@ class DecoderSpec:
             check_exit_layers(self.exits.layers, layers)
         if self.streams is not None:
             check_streams(self.streams, layers)
+        if self.feed_forward is not None:
+            check_bank_top_k(self.feed_forward, self.backbone.intermediate_size, layers)
+            self._refuse_biased_banks()
         if self.streams is not None and self.exits is not None:
             raise SpecError(
                 "Hidden Decoding's streams together with N-vium's exits",
@@ -33,12 +38,24 @@ class DecoderSpec:
                 "use a checkpoint with one of the two",
             )
 
+    def _refuse_biased_banks(self) -> None:
+        if self.backbone.mlp_bias:
+            raise SpecError(
+                "a bank-top-k feed-forward with biases",
+                "no such model is known; whether a channel that does not run keeps its bias is"
+                " not defined",
+                "set mlp_bias to false in config.json, or use a checkpoint without bank_topk",
+            )
+
     @property
     def family(self) -> str:
-        """The name a user knows this decoder by."""
-        if self.streams is not None:
-            return "hidden_decoding"
-        return "dense" if self.exits is None else "nvium"
+        """The name a user knows this decoder by: its axes, `dense` where it has none."""
+        axes = {
+            "hidden_decoding": self.streams,
+            "bank_topk": self.feed_forward,
+            "nvium": self.exits,
+        }
+        return "+".join(name for name, axis in axes.items() if axis is not None) or "dense"
 
     @property
     def num_streams(self) -> int:

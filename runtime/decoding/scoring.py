@@ -14,7 +14,7 @@ from quatrain.runtime.errors import RequestError
 from quatrain.runtime.manifest import Manifest
 from quatrain.runtime.session import Model, Sizes
 
-__all__ = ["ExitScores", "count_scored_rows", "score_exits", "score_tokens"]
+__all__ = ["ExitScores", "count_scored_rows", "score_chunks", "score_exits", "score_tokens"]
 
 # Logits of one chunk: small enough for any device, large enough to fill matrix products.
 CHUNK_BYTES = 64 << 20
@@ -41,17 +41,31 @@ def score_tokens(model: Model, token_ids: NDArray[np.int64]) -> NDArray[np.float
     """
     token_ids = _check_tokens(token_ids)
     result = np.empty((*token_ids.shape, model.manifest.vocab_size), np.float32)
+    for columns, scores in score_chunks(model, token_ids):
+        result[:, columns] = scores
+    return result
+
+
+def score_chunks(
+    model: Model, token_ids: NDArray[np.int64]
+) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """The scores of `score_tokens` chunk by chunk, for whoever cannot hold them all.
+
+    Yields positions and their float32 [B, R, V], which is void once the next chunk is asked for.
+    """
+    token_ids = _check_tokens(token_ids)
     if model.manifest.exits is None:
         for columns, logits in _score_dense(model, token_ids):
-            result[:, columns] = logits
-        return result
+            yield columns, logits.astype(np.float32, copy=False)
+        return
+    num_exits = len(model.manifest.exits.segments)
+    mixture = np.zeros(0, np.float32)
     for k, columns, logits, exit_logprobs in _score_segments(model, token_ids):
         scores = _log_softmax(logits)
         scores += exit_logprobs[..., None]
-        if k:
-            scores = _add_in_log_space(scores, result[:, columns])
-        result[:, columns] = scores
-    return result
+        mixture = _add_in_log_space(scores, mixture) if k else scores
+        if k + 1 == num_exits:
+            yield columns, mixture
 
 
 def score_exits(model: Model, token_ids: NDArray[np.int64]) -> ExitScores:

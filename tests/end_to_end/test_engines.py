@@ -33,7 +33,7 @@ SMOLLM2 = Backbone(
 )
 
 
-@pytest.mark.parametrize("name", ["topics-nvium", "topics-hidden-decoding"])
+@pytest.mark.parametrize("name", ["topics-nvium", "topics-hidden-decoding", "topics-bank-topk"])
 def test_the_trained_samples(name: str, tmp_path: Path):
     report = export_checkpoint(SAMPLES / name, tmp_path / "bundle", targets=TARGETS)
     graphs = {graph.name for graph in report.manifest.graphs}

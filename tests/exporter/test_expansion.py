@@ -385,10 +385,10 @@ def test_an_output_that_appears_meanwhile_is_kept(
     source = write_dense(tmp_path / "dense")
     write_folder = expand_module.write_folder
 
-    def write_slowly(*args: Any) -> Any:
+    def write_slowly(*args: Any, **kwargs: Any) -> Any:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "precious").write_text("1")
-        return write_folder(*args)
+        return write_folder(*args, **kwargs)
 
     monkeypatch.setattr(expand_module, "write_folder", write_slowly)
     with pytest.raises(ExportError, match="something is there already"):

@@ -9,7 +9,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from tests.exporter.checkpoint.folders import BACKBONE, random_tensors, write_checkpoint
+from tests.exporter.checkpoint.folders import (
+    BACKBONE,
+    random_tensors,
+    write_checkpoint,
+    write_dense,
+)
 
 from quatrain.exporter import export as export_module
 from quatrain.exporter.errors import ExportError
@@ -275,6 +280,16 @@ def test_impossible_settings_are_refused(tmp_path: Path, settings: dict, named: 
     with pytest.raises(QuatrainError, match=named):
         export_checkpoint(GOLDEN, tmp_path / "b", **settings)
     assert os.listdir(tmp_path) == []
+
+
+def test_rotary_tables_that_no_onnx_file_holds_are_refused(tmp_path: Path):
+    checkpoint = write_dense(tmp_path / "c", max_position_embeddings=10**12)
+    fits = plan_export(checkpoint, max_seq_len=125_000_000)
+    assert fits.max_seq_len == 125_000_000
+    for max_seq_len in (125_000_001, 10**12):
+        with pytest.raises(ExportError, match=r"--max-seq-len.*\n.*rotary.*\n.*125000000 or less"):
+            export_checkpoint(checkpoint, tmp_path / "b", max_seq_len=max_seq_len)
+    assert os.listdir(tmp_path) == ["c"]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

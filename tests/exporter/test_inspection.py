@@ -20,7 +20,7 @@ from tests.exporter.checkpoint.folders import (
 
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.inspection import inspect_checkpoint
-from quatrain.exporter.spec import DecoderSpec, Streams
+from quatrain.exporter.spec import BankTopK, DecoderSpec, Streams
 
 
 def test_golden_nvium() -> None:
@@ -61,6 +61,20 @@ def test_streams_multiply_the_cache(tmp_path: Path) -> None:
     assert report.kv_bytes_per_token == 4 * row
     assert report.weights[1].num_tables == 4
     assert report.weights[1].host_bytes == 4 * 48 * 16 * 2
+
+
+def test_banks_are_described_and_billed(tmp_path: Path) -> None:
+    spec = DecoderSpec(BACKBONE, feed_forward=BankTopK(8, 2, 5))
+    settings = {"bank_size": 8, "top_k": 2, "predictor_rank": 5}
+    report = inspect_checkpoint(
+        write_checkpoint(tmp_path, random_tensors(spec), bank_topk=settings)
+    )
+    assert report.family == "bank_topk"
+    banks = report.spec["feed_forward"]
+    assert isinstance(banks, dict) and banks.items() >= settings.items()
+    assert report.feed_forward_bill is not None
+    assert report.feed_forward_bill.dense_bytes == 3 * 3 * 24 * 16 * 2
+    assert json.loads(json.dumps(asdict(report))) == asdict(report)
 
 
 def test_bad_weights_and_tokenizer(tmp_path: Path) -> None:

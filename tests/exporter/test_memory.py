@@ -9,10 +9,11 @@ from tests.exporter.checkpoint.folders import BACKBONE, EXITS
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.checkpoint.lazy_tensor import LazyTensor
 from quatrain.exporter.checkpoint.names import expected_tensors
+from quatrain.exporter.decoder.graphs import build_graphs
 from quatrain.exporter.memory import WeightBill, bill_cache, bill_weights
 from quatrain.exporter.options import ExportRequest, settle_options
 from quatrain.exporter.plan import make_plan
-from quatrain.exporter.spec import Backbone, DecoderSpec, Streams
+from quatrain.exporter.spec import Backbone, BankTopK, DecoderSpec, GateMode, Streams
 
 # Sequential Hidden Decoding 8B: Qwen3-8B with n tables, every layer cross-stream.
 QWEN3_8B = Backbone("qwen3", 151_936, 4096, 12_288, 36, 32, 8, 128, 40_960, qk_norm=True)
@@ -85,6 +86,33 @@ def test_of_several_tables_only_the_first_can_be_the_head() -> None:
     assert graph.engine_bytes == total
     assert host.engine_bytes == total - 2 * TINY_TABLE
     assert (host.host_bytes, host.num_tables, host.is_table_kept) == (3 * TINY_TABLE, 3, True)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_tables_of_rows_that_nothing_reads_are_in_no_engine(tied: bool) -> None:
+    spec = DecoderSpec(
+        replace(TINY, tie_word_embeddings=tied), streams=Streams(4, intra_stream=(True,) * 4)
+    )
+    total, graph, host = bill(spec)
+    assert graph.engine_bytes == total - (2 if tied else 3) * TINY_TABLE
+    assert (host.engine_bytes, host.num_tables) == (total - (3 if tied else 4) * TINY_TABLE, 4)
+    # The graph itself agrees.
+    stored = dict.fromkeys(list_tensors(spec), "bfloat16")
+    [built] = build_graphs(spec, stored, "bfloat16", 8)
+    held = {name for name in built.model.graph.initializers if name in stored}
+    assert graph.engine_bytes == sum(list_tensors(spec)[name].nbytes for name in held)
+
+
+@pytest.mark.parametrize("gate_mode", ["sigmoid", "hard", "silu"])
+def test_predictors_of_dense_layers_count_where_they_make_the_gate(gate_mode: GateMode) -> None:
+    banks = BankTopK(TINY.intermediate_size // 2, 2, 3, gate_mode, None, (1,))
+    spec = DecoderSpec(TINY, feed_forward=banks)
+    total, graph, _ = bill(spec)
+    assert (graph.engine_bytes == total) == (gate_mode == "sigmoid")
+    # The graph itself agrees.
+    [built] = build_graphs(spec, dict.fromkeys(list_tensors(spec), "bfloat16"), "bfloat16", 8)
+    held = built.model.graph.initializers.keys() & list_tensors(spec).keys()
+    assert graph.engine_bytes == sum(list_tensors(spec)[name].nbytes for name in held)
 
 
 def test_with_exits_a_tied_table_is_in_two_graphs() -> None:

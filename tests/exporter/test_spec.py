@@ -5,7 +5,15 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from quatrain.exporter.errors import SpecError
-from quatrain.exporter.spec import Backbone, DecoderSpec, Exits, KVMirror, Router, Streams
+from quatrain.exporter.spec import (
+    Backbone,
+    BankTopK,
+    DecoderSpec,
+    Exits,
+    KVMirror,
+    Router,
+    Streams,
+)
 
 BACKBONE = Backbone(
     model_type="llama",
@@ -96,6 +104,41 @@ def test_impossible_streams_are_refused(streams: Streams, named: str):
 def test_streams_and_exits_do_not_go_together():
     with pytest.raises(SpecError, match="streams together with N-vium's exits"):
         DecoderSpec(BACKBONE, streams=Streams(2), exits=Exits((3,), ROUTER))
+
+
+def test_families_are_named_by_their_axes():
+    banks = BankTopK(8, 2, 4)
+    exits = Exits((3,), ROUTER)
+    families = {
+        DecoderSpec(BACKBONE, feed_forward=banks).family,
+        DecoderSpec(BACKBONE, feed_forward=banks, exits=exits).family,
+        DecoderSpec(BACKBONE, feed_forward=banks, streams=Streams(2)).family,
+    }
+    assert families == {"bank_topk", "bank_topk+nvium", "hidden_decoding+bank_topk"}
+
+
+@pytest.mark.parametrize(
+    ("banks", "named"),
+    [
+        (BankTopK(0, 1, 4), "bank_size"),
+        (BankTopK(5, 1, 4), "bank_size"),
+        (BankTopK(8, 0, 4), "top_k"),
+        (BankTopK(8, 9, 4), "top_k"),
+        (BankTopK(8, 2, 0), "predictor of rank 0"),
+        (BankTopK(8, 2, None), "gate_mode"),
+        (BankTopK(8, 2, 4, dense_fallback_layers=(6,)), "dense_fallback_layers"),
+        (BankTopK(8, 2, 4, dense_fallback_layers=(-1,)), "dense_fallback_layers"),
+        (BankTopK(8, 2, 4, dense_fallback_layers=(1, 1)), "dense_fallback_layers"),
+    ],
+)
+def test_impossible_banks_are_refused(banks: BankTopK, named: str):
+    with pytest.raises(SpecError, match=named):
+        DecoderSpec(BACKBONE, feed_forward=banks)
+
+
+def test_banks_and_biases_do_not_go_together():
+    with pytest.raises(SpecError, match="mlp_bias"):
+        DecoderSpec(replace(BACKBONE, mlp_bias=True), feed_forward=BankTopK(8, 2, 4))
 
 
 def test_specs_cannot_be_changed():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from tests.exporter.checkpoint.folders import BACKBONE, EXITS
 
 from quatrain.exporter.spec import (
+    BankTopK,
     DecoderSpec,
     KVMirror,
     LinearRopeScaling,
@@ -18,7 +19,7 @@ from quatrain.exporter.spec_json import describe_spec
 def test_dense_spec_is_json_able() -> None:
     described = describe_spec(DecoderSpec(BACKBONE))
     assert json.loads(json.dumps(described)) == described
-    assert described["exits"] is None and described["streams"] is None
+    assert all(described[axis] is None for axis in ("streams", "feed_forward", "exits"))
     assert described["backbone"]["num_key_value_heads"] == 2  # type: ignore[index]
 
 
@@ -49,6 +50,21 @@ def test_streams_and_windows_are_nested_with_lists() -> None:
         "num_streams": 4,
         "intra_stream": [True, False, True],
         "mirrors": [{"target": 2, "source": 0}],
+    }
+
+
+def test_banks_are_nested_with_lists() -> None:
+    described = describe_spec(
+        DecoderSpec(BACKBONE, feed_forward=BankTopK(8, 2, 5, "hard", None, (1,)))
+    )
+    assert json.loads(json.dumps(described)) == described
+    assert described["feed_forward"] == {
+        "bank_size": 8,
+        "top_k": 2,
+        "predictor_rank": 5,
+        "gate_mode": "hard",
+        "predictor_activation": None,
+        "dense_fallback_layers": [1],
     }
 
 

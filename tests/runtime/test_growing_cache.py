@@ -1,5 +1,6 @@
 """Caches that grow with the sequences in them."""
 
+import msgspec
 import pytest
 
 from quatrain.runtime import growing_cache
@@ -41,6 +42,13 @@ def test_grows_in_proportion_and_never_beyond_its_capacity() -> None:
     assert cache.fit(576, 576) == cache.fit(1, 1) == 576
     assert cache.version == version
     assert cache.fit(995, 995) == 1000
+
+
+def test_a_capacity_below_the_first_step_is_all_there_is() -> None:
+    """Graphs exported with a --max-seq-len below 24: the mask ends at the capacity, too."""
+    cache = GrowingCache(msgspec.structs.replace(LAYOUT, capacity=8), 1)
+    assert cache.tensors["key_cache.0"].shape[2] == 24
+    assert cache.fit(1, 1) == cache.fit(8, 8) == 8
 
 
 def test_padding_that_is_written_counts_too() -> None:

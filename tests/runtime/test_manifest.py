@@ -91,6 +91,25 @@ def make_streams_manifest() -> Manifest:
     )
 
 
+def make_cached_manifest() -> Manifest:
+    """The same with the caches of its only layer: growing on a CPU, static in engines."""
+    manifest = make_streams_manifest()
+    first, *others = manifest.graphs
+    lengths: tuple[int | str, ...] = ("row_length", 3 * 72)
+    growing, static = (
+        [
+            TensorInfo(name=f"{kind}_cache.0", dtype="float32", shape=["batch", 2, length, 8])
+            for kind in ("key", "value")
+        ]
+        for length in lengths
+    )
+    deployment = msgspec.structs.replace(
+        first.deployment, inputs=[*first.deployment.inputs, *static]
+    )
+    graph = msgspec.structs.replace(first, inputs=[*first.inputs, *growing], deployment=deployment)
+    return msgspec.structs.replace(manifest, graphs=[graph, *others])
+
+
 def embedding_inputs(graph: Graph, width: int) -> Graph:
     shape: list[int | str] = ["batch", "rows", width]
     inputs = [TensorInfo(name="inputs_embeds", dtype="float32", shape=shape)]
@@ -98,7 +117,9 @@ def embedding_inputs(graph: Graph, width: int) -> Graph:
     return msgspec.structs.replace(graph, inputs=inputs, deployment=deployment)
 
 
-@pytest.mark.parametrize("manifest", [make_manifest(), make_streams_manifest()])
+@pytest.mark.parametrize(
+    "manifest", [make_manifest(), make_streams_manifest(), make_cached_manifest()]
+)
 def test_what_is_written_reads_back(tmp_path, manifest: Manifest):
     (tmp_path / MANIFEST_NAME).write_bytes(dump_manifest(manifest))
     assert load_manifest(tmp_path) == manifest
@@ -192,8 +213,31 @@ STREAMS_EDITS = {
         "and is float32 ['batch', 'rows', 8]",
     ),
 }
+CACHE_EDITS = {
+    "cache of other units": (
+        change_value("cache", "layers", 0, "unit", value="tokens"),
+        "key_cache.0 of segment_0 should be ['batch', 2, 'length', 8]",
+    ),
+    "cache of other heads": (
+        change_value("cache", "layers", 0, "num_heads", value=1),
+        "should be ['batch', 1, 'row_length', 8] and is ['batch', 2, 'row_length', 8]",
+    ),
+    "cache of another capacity": (
+        change_value("cache", "capacity", value=10**12),
+        "key_cache.0 of segment_0 should be ['batch', 2, 3000000000000, 8]",
+    ),
+    "values of another width": (
+        change_value("graphs", 0, "deployment", "inputs", 2, "shape", 3, value=9),
+        "value_cache.0 of segment_0 should be ['batch', 2, 216, 8] and is ['batch', 2, 216, 9]",
+    ),
+    "cache of no shape": (
+        change_value("graphs", 0, "inputs", 1, "shape", value=[]),
+        "and is []",
+    ),
+}
 CASES = {name: (make_manifest, *edit) for name, edit in EDITS.items()}
 CASES |= {name: (make_streams_manifest, *edit) for name, edit in STREAMS_EDITS.items()}
+CASES |= {name: (make_cached_manifest, *edit) for name, edit in CACHE_EDITS.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

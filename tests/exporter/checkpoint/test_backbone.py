@@ -165,7 +165,6 @@ def test_malformed_rope(rope: object, asked: str, found: str) -> None:
         ("o_norm", True, "a norm of the attention output"),
         ("qk_rope_head_dim", 2, "rotation of a part of each head only"),
         ("num_nextn_predict_layers", 1, "layers that predict further tokens"),
-        ("bank_topk", {"top_k": 16}, "bank-top-k feed-forward: this family is not supported yet"),
         ("hilp", {"window": 4}, "HiLP latent drafting: this family is not supported yet"),
     ],
 )

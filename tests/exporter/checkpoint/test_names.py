@@ -10,9 +10,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from quatrain.exporter.checkpoint.backbone import read_backbone
 from quatrain.exporter.checkpoint.fields import Fields
-from quatrain.exporter.checkpoint.names import expected_tensors, stream_table_name
+from quatrain.exporter.checkpoint.names import (
+    expected_tensors,
+    feed_forward_name,
+    is_predictor,
+    stream_table_name,
+)
 from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
-from quatrain.exporter.spec import DecoderSpec, KVMirror, Streams
+from quatrain.exporter.spec import BankTopK, DecoderSpec, KVMirror, Streams
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -72,6 +77,23 @@ def test_streams_add_their_tables_after_the_first_one() -> None:
     assert list(shapes)[:3] == names
     # The layer that mirrors another one has projections of its own all the same.
     assert shapes == dense | dict.fromkeys(names[1:], (48, 16))
+
+
+def test_every_layer_has_a_predictor_even_a_dense_one() -> None:
+    dense = expected_tensors(DecoderSpec(BACKBONE))
+    shapes = expected_tensors(
+        DecoderSpec(BACKBONE, feed_forward=BankTopK(8, 2, 5, dense_fallback_layers=(1,)))
+    )
+    added = {name: shape for name, shape in shapes.items() if name not in dense}
+    assert added == {
+        f"model.layers.{layer}.mlp.predictor.{part}.weight": shape
+        for layer in range(3)
+        for part, shape in ((0, (5, 16)), (1, (24, 5)))
+    }
+    assert all(map(is_predictor, added)) and not any(map(is_predictor, dense))
+    assert feed_forward_name(2, "predictor.1") in added
+    after_the_fact = BankTopK(8, 2, None, "silu")
+    assert expected_tensors(DecoderSpec(BACKBONE, feed_forward=after_the_fact)) == dense
 
 
 def test_golden_nvium_has_exactly_the_expected_tensors() -> None:

@@ -253,6 +253,13 @@ def test_what_is_no_table_is_unexpected(tmp_path: Path) -> None:
     )
 
 
+def test_no_tensor_is_lost_to_the_name_of_a_table(tmp_path: Path) -> None:
+    tensors = tensors_with("other.scale_seq.0")
+    tensors[f"{TABLES}.0.weight"] = np.zeros(16, np.float32)
+    error = opening_refusal(tmp_path, tensors, scale_seq_times=1)
+    assert error.found.endswith(f"under the names of tables: {TABLES}.0.weight")
+
+
 @pytest.mark.parametrize(
     "name", ["model.scale_seq_oe_embed_list.0", "model.oe_embed.0.weight", "oe_up_proj.weight"]
 )

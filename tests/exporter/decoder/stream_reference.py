@@ -1,6 +1,6 @@
 """Hidden Decoding in plain torch: every row of every layer, one [nL, nL] mask a layer, no cache."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +27,16 @@ class Shape:
     theta: float = 10000.0
 
 
-def run_reference(weights: Weights, shape: Shape, input_ids: Tensor) -> Tensor:
-    """Ids int64 [B, L] to logits float32 [B, L, V] of each token's last row."""
+def run_reference(
+    weights: Weights,
+    shape: Shape,
+    input_ids: Tensor,
+    feed_forwards: Sequence[Callable[[Tensor], Tensor]] | None = None,
+) -> Tensor:
+    """Ids int64 [B, L] to logits float32 [B, L, V] of each token's last row.
+
+    `feed_forwards` has a layer's own way from normed rows to what is added; None: SwiGLU.
+    """
     n = shape.num_streams
     tables = [weights["model.embed_tokens.weight"]]
     tables += [weights[f"model.scale_seq_embed_tokens_list.{s}.weight"] for s in range(n - 1)]
@@ -41,6 +49,9 @@ def run_reference(weights: Weights, shape: Shape, input_ids: Tensor) -> Tensor:
         source = normed[shape.mirrors.get(layer, layer)]
         x = x + attend(weights, f"{prefix}.self_attn", shape, layer, normed[layer], source, row)
         inner = normalize(x, weights[f"{prefix}.post_attention_layernorm.weight"], shape.epsilon)
+        if feed_forwards is not None:
+            x = x + feed_forwards[layer](inner)
+            continue
         gate = functional.silu(linear(weights, f"{prefix}.mlp.gate_proj", inner))
         inner = gate * linear(weights, f"{prefix}.mlp.up_proj", inner)
         x = x + linear(weights, f"{prefix}.mlp.down_proj", inner)

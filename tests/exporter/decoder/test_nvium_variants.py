@@ -1,5 +1,6 @@
 """Every shape an N-vium model may have, against a plain torch reference of the paper's formulas."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from tests.exporter.decoder.bank_topk_reference import Banks, make_sparse
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -35,6 +37,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "early heads tied to the embeddings": {"early_head": "embeddings"},
     "everything tied": {"tied": True},
     "unsorted exits": {"layers": [4, 1]},
+    "sparse feed-forward": {"banks": Banks(dense_fallback_layers=[3])},
 }
 
 
@@ -51,6 +54,7 @@ class Variant:
             "final_adapter": True,
             "early_head": "lm_head",
             "tied": False,
+            "banks": None,
         }
         self.settings = settings | changes
         self.layers = sorted(self.settings["layers"])
@@ -67,6 +71,8 @@ class Variant:
             initializer_range=0.15,
         )
         self.model = LlamaForCausalLM(config).eval()
+        if self.settings["banks"] is not None:
+            make_sparse(self.model, self.settings["banks"])
         self.extra = self.make_exit_tensors()
 
     def make_exit_tensors(self) -> dict[str, Tensor]:
@@ -97,6 +103,10 @@ class Variant:
         self.model.save_pretrained(folder)
         tensors = load_file(folder / "model.safetensors") | self.extra
         save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors")
+        if self.settings["banks"] is not None:
+            path = folder / "config.json"
+            banks = self.settings["banks"].config()
+            path.write_text(json.dumps(json.loads(path.read_text()) | banks))
         head, tied = self.settings["early_head"], self.settings["tied"]
         config = {
             "early_layer_idx": self.settings["layers"],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.exporter.decoder.bank_topk_reference import Banks, make_sparse
 from tests.exporter.decoder.stream_reference import Shape, run_reference
 from torch import Tensor
 from transformers import (
@@ -43,6 +44,7 @@ class Variant:
     windows: tuple[int | None, ...] | None = None
     tied: bool = False
     kv_heads: int = 2
+    banks: Banks | None = None
     export: dict[str, Any] = field(default_factory=dict)
 
 
@@ -63,6 +65,7 @@ VARIANTS = {
     "windows and mirrors": Variant("icc", windows=(None, 9, 6), mirrors={2: 0}),
     "tables on the host": Variant("ici", export={"embeddings": "host"}),
     "tables on the host, tied": Variant("ci", tied=True, export={"embeddings": "host"}),
+    "sparse feed-forward": Variant("icii", banks=Banks(dense_fallback_layers=[2])),
     "tied, first table only in the head": Variant("ii", tied=True),
 }
 
@@ -91,6 +94,10 @@ class Model:
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name:
                 torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.2)
+        self.feed_forwards = None
+        if variant.banks is not None:
+            make_sparse(model, variant.banks)
+            self.feed_forwards = [layer.mlp for layer in model.model.layers]
         self.weights = {k: v.detach() for k, v in model.state_dict().items()}
         for stream in range(1, variant.n):
             name = f"model.scale_seq_embed_tokens_list.{stream - 1}.weight"
@@ -112,8 +119,10 @@ class Model:
         described = config.to_dict() | describe_streams(variant)
         (folder / "config.json").write_text(json.dumps(described))
 
+    @torch.no_grad()
     def logits(self, ids: np.ndarray) -> np.ndarray:
-        return run_reference(self.weights, self.shape, torch.from_numpy(ids)).numpy()
+        tokens = torch.from_numpy(ids)
+        return run_reference(self.weights, self.shape, tokens, self.feed_forwards).numpy()
 
 
 def describe_streams(variant: Variant) -> dict[str, Any]:
@@ -126,7 +135,7 @@ def describe_streams(variant: Variant) -> dict[str, Any]:
     if variant.windows:
         windows = [-1 if window is None else window for window in variant.windows]
         config["sliding_window_size_layerwise"] = windows
-    return config
+    return config | (variant.banks.config() if variant.banks else {})
 
 
 @pytest.fixture(scope="module", params=VARIANTS)

@@ -1,4 +1,4 @@
-"""The folder of an expanded checkpoint: its weights, index, config.json and all small files."""
+"""The folder of a derived checkpoint: its weights, index, config.json and all small files."""
 
 import json
 import os
@@ -8,16 +8,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from quatrain.exporter.bundle import WeightsMode, place_weights
-from quatrain.exporter.checkpoint import Checkpoint, LazyTensor
-from quatrain.exporter.checkpoint.json_file import read_json_object
-from quatrain.exporter.checkpoint.weight_files import INDEX, read_weights
+from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
+from quatrain.exporter.checkpoint.weight_files import INDEX, SINGLE, read_weights
+from quatrain.exporter.derivation.tensor_file import TensorSource, write_tensor_file
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.expansion.config import expand_config
-from quatrain.exporter.expansion.table_file import write_table_file
 from quatrain.exporter.progress import Progress
-from quatrain.exporter.spec import Streams
+from quatrain.runtime.errors import QuatrainError
 
-__all__ = ["check_output", "write_folder"]
+__all__ = ["check_output", "open_written", "write_folder"]
 
 # Tokenizer, generation defaults, and what says who may do what with the model.
 _SMALL_FILES = (
@@ -37,19 +35,23 @@ _SMALL_FILES = (
 _NEVER_COPIED = {".py", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".onnx"}
 
 
-def check_output(output: Path, source: Path) -> None:
-    """Raise `ExportError` unless `output` is free and outside the source folder."""
+def check_output(output: Path, source: Path, kind: str) -> None:
+    """Raise `ExportError` unless `output` is free and outside the source folder.
+
+    Args:
+        kind: What is to be written, for messages: "an expanded checkpoint".
+    """
     place, folder = (Path(os.path.realpath(path)) for path in (output, source))
     if place == folder or folder in place.parents:
         where = "is the source itself" if place == folder else "lies inside the source"
         raise ExportError(
-            f"write an expanded checkpoint to {output}",
+            f"write {kind} to {output}",
             f"it {where}, {source}",
             "choose an -o outside it; the source is never changed",
         )
     if os.path.lexists(output):
         raise ExportError(
-            f"write an expanded checkpoint to {output}",
+            f"write {kind} to {output}",
             "something is there already, and checkpoints are never replaced",
             "choose another -o, or remove it first",
         )
@@ -58,52 +60,71 @@ def check_output(output: Path, source: Path) -> None:
 def write_folder(
     folder: Path,
     source: Checkpoint,
-    streams: Streams,
-    tables: Mapping[str, LazyTensor],
+    config: Mapping[str, object],
+    tensors: Mapping[str, TensorSource],
     weights: WeightsMode | None,
     progress: Progress,
+    *,
+    kind: str,
+    label: str,
 ) -> WeightsMode:
     """Fill an empty folder; says whether the old weight files were linked or copied.
 
     Args:
-        tables: The source of each new table, by the name the new one is stored under.
+        config: The new config.json.
+        tensors: The new tensors, by the names they are to be stored under; there may be none.
+        kind: What they are, for the progress: "tables".
+        label: What their file is called beside shards: "model-{label}.safetensors".
 
     Raises:
         CheckpointError: The source has changed since it was opened.
         ExportError: The weight files cannot be linked, and `weights` says they must.
     """
-    places = _plan_places(source)
+    places = _plan_places(source, has_new=bool(tensors))
     with progress.stage("place weights") as stage:
         mode = _place_files(folder, places, weights, progress)
         if mode == "copy":
             stage.bytes = sum(file.stat().st_size for file in places)
-    new_file = _choose_new_name(places, streams)
-    with progress.stage("write tables") as stage:
-        write_table_file(folder / new_file, tables, progress)
-        stage.bytes = sum(table.nbytes for table in tables.values())
-    _write_json(folder / INDEX, _make_index(source, places, tables, new_file))
-    config = expand_config(read_json_object(source.folder / "config.json"), streams)
+    new_file = _choose_new_name(places, label)
+    if tensors:
+        with progress.stage(f"write {kind}") as stage:
+            write_tensor_file(folder / new_file, tensors)
+            stage.bytes = sum(tensor.nbytes for tensor in tensors.values())
+    if list(places.values()) != [SINGLE]:
+        _write_json(folder / INDEX, _make_index(source, places, tensors, new_file))
     _write_json(folder / "config.json", config)
-    _copy_small_files(source.folder, folder)
+    _copy_small_files(source, folder)
     return mode
 
 
-def _plan_places(source: Checkpoint) -> dict[Path, str]:
+def open_written(staging: Path, output: Path) -> Checkpoint:
+    """Read back what was written; an `ExportError` that names `output` where that fails."""
+    try:
+        return open_checkpoint(staging)
+    except QuatrainError as error:
+        raise ExportError(
+            f"write a checkpoint to {output}",
+            f"it could not be read back ({error.asked}: {error.found}), and has been removed",
+            error.fix,
+        ) from error
+
+
+def _plan_places(source: Checkpoint, has_new: bool) -> dict[Path, str]:
     """Where each weight file goes, relative to the new folder."""
     if len(source.files) == 1:
         # Readers take a model.safetensors for the whole model and do not look at the index.
-        return {source.files[0]: "model-00001-of-00002.safetensors"}
+        return {source.files[0]: "model-00001-of-00002.safetensors" if has_new else SINGLE}
     return {file: file.relative_to(source.folder).as_posix() for file in source.files}
 
 
-def _choose_new_name(places: Mapping[Path, str], streams: Streams) -> str:
+def _choose_new_name(places: Mapping[Path, str], label: str) -> str:
     if len(places) == 1:
         return "model-00002-of-00002.safetensors"
     taken = {Path(place).name.lower() for place in places.values()}
-    name, number = f"model-scale-seq-n{streams.num_streams}.safetensors", 1
+    name, number = f"model-{label}.safetensors", 1
     while name in taken:
         number += 1
-        name = f"model-scale-seq-n{streams.num_streams}-{number}.safetensors"
+        name = f"model-{label}-{number}.safetensors"
     return name
 
 
@@ -122,22 +143,26 @@ def _place_files(
 def _make_index(
     source: Checkpoint,
     places: Mapping[Path, str],
-    tables: Mapping[str, LazyTensor],
+    tensors: Mapping[str, TensorSource],
     new_file: str,
 ) -> dict[str, object]:
     """All tensors of the files, also those the decoder has no use for, by their stored names."""
     stored = list(read_weights(source.folder).tensors.values())
     weight_map = {tensor.stored_name: places[tensor.file] for tensor in stored}
-    weight_map |= dict.fromkeys(tables, new_file)
-    total_size = sum(tensor.nbytes for tensor in [*stored, *tables.values()])
+    weight_map |= dict.fromkeys(tensors, new_file)
+    total_size = sum(tensor.nbytes for tensor in (*stored, *tensors.values()))
     return {"metadata": {"total_size": total_size}, "weight_map": weight_map}
 
 
-def _copy_small_files(source: Path, target: Path) -> None:
-    for file in sorted(source.iterdir()):
+def _copy_small_files(source: Checkpoint, target: Path) -> None:
+    for file in sorted(source.folder.iterdir()):
         is_wanted = any(fnmatchcase(file.name, pattern) for pattern in _SMALL_FILES)
         if is_wanted and file.is_file() and file.suffix not in _NEVER_COPIED:
             shutil.copyfile(file, target / file.name)
+    if source.settings_file is not None:  # N-vium's, which may lie in a folder of its own
+        place = target / source.settings_file.relative_to(source.folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source.settings_file, place)
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -1,0 +1,103 @@
+"""The text that predictors are fitted on, as windows of token ids."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quatrain.exporter.checkpoint import Checkpoint
+from quatrain.exporter.commands.text_file import read_text
+from quatrain.exporter.errors import ExportError
+from quatrain.runtime.tokenizer import Tokenizer
+
+__all__ = ["DEFAULT_TOKENS", "CalibrationText", "read_windows"]
+
+DEFAULT_TOKENS = 32768
+
+_HELD_OUT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationText:
+    """Windows int64 [N, window]: those that are fitted to, and the last ones, held out."""
+
+    fitted: NDArray[np.int64]
+    held_out: NDArray[np.int64]
+
+
+def read_windows(
+    source: Checkpoint, path: Path, tokens: int | None, window: int
+) -> CalibrationText:
+    """Cut a text into windows that see nothing of each other; the last tenth of them, one at least,
+    is held out.
+
+    A window begins with BOS where the checkpoint's texts do. What is behind the last whole window
+    is left out.
+
+    Args:
+        path: A text in UTF-8, or token ids: an integer array [L] in a .npy file, taken as it is.
+        tokens: How many to use at most (None: 32768).
+        window: Tokens of a window.
+
+    Raises:
+        ExportError: There is no tokenizer, or the text is too short for two windows.
+        RequestError: The text cannot be read.
+    """
+    positions = source.spec.backbone.max_position_embeddings
+    if not 2 <= window <= positions:
+        raise ExportError(
+            f"windows of {window} tokens (--window)",
+            f"the checkpoint knows {positions} positions, and a window of less than 2 no context",
+            f"choose a window from 2 to {positions}",
+        )
+    limit = DEFAULT_TOKENS if tokens is None else tokens
+    ids, bos = _read_ids(source, path)
+    ids = ids[: max(limit, 0)]
+    step = window - len(bos)
+    count = len(ids) // step
+    if count < 2:
+        raise ExportError(
+            f"fit predictors to {path} in windows of {window} tokens",
+            f"{len(ids)} tokens, too few for two windows: one to fit to and one held out",
+            "give a longer text or more --tokens, or a smaller --window",
+        )
+    cut = ids[: count * step].reshape(count, step)
+    windows = np.concatenate([np.tile(np.array(bos, np.int64), (count, 1)), cut], axis=1)
+    num_held_out = max(1, round(count * _HELD_OUT))
+    return CalibrationText(windows[:-num_held_out], windows[-num_held_out:])
+
+
+def _read_ids(source: Checkpoint, path: Path) -> tuple[NDArray[np.int64], list[int]]:
+    """The ids of the text without BOS, and what each window begins with."""
+    if path.suffix == ".npy":
+        return _read_array(path, source.spec.backbone.vocab_size), []
+    if not source.tokenizer_files:
+        raise ExportError(
+            f"fit predictors to the text {path}",
+            f"{source.folder} has no tokenizer.json",
+            "add it, or give token ids: an integer array in a .npy file",
+        )
+    tokenizer = Tokenizer(source.tokenizer_files[0], source.bos_token_id, source.add_bos_token)
+    ids = tokenizer.encode(read_text(path))
+    bos = ids[:1] if ids and ids[0] == tokenizer.bos_token_id else []
+    return np.array(ids[len(bos) :], np.int64), bos
+
+
+def _read_array(path: Path, vocab_size: int) -> NDArray[np.int64]:
+    asked = f"read the token ids {path}"
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ExportError(asked, str(error), "write them with numpy.save") from error
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ExportError(
+            asked, "not a one-dimensional array of integers", "write them with numpy.save"
+        )
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < vocab_size:
+        raise ExportError(
+            asked,
+            f"ids from {array.min()} to {array.max()}, and a vocabulary of {vocab_size}",
+            "use the tokenizer that belongs to this checkpoint",
+        )
+    return array.astype(np.int64)

@@ -1,0 +1,112 @@
+"""The folder that a calibration can be resumed from: what it belongs to, and how far it got."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quatrain.exporter.bundle import write_file
+from quatrain.exporter.checkpoint import Checkpoint, LazyTensor
+from quatrain.exporter.checkpoint.json_file import read_json_object
+from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
+from quatrain.exporter.derivation import ArrayTensor, write_tensor_file
+from quatrain.exporter.errors import CheckpointError, ExportError
+from quatrain.exporter.sparsification.calibration_text import CalibrationText
+from quatrain.runtime.bundle_check import hash_header
+
+__all__ = ["WorkFolder", "identify_work"]
+
+_IDENTITY = "calibration.json"
+_MOMENTS = "moments.npz"
+
+
+class WorkFolder:
+    """Files that are there whole or not at all, so that whoever is interrupted can go on.
+
+    `identity` is what the calibration depends on, by what a user calls it; a folder of another one
+    is refused with an `ExportError`. The rank of a predictor is not among it: other ranks can be
+    fitted to the same calibration.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, str]) -> None:
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise ExportError(f"keep work in {path} (--work)", "it is a file", "name a folder")
+        found = self._read_identity()
+        if found is None:
+            if path.is_dir() and any(path.iterdir()):
+                self._refuse("it holds something else")
+            path.mkdir(parents=True, exist_ok=True)
+            write_file(path / _IDENTITY, json.dumps(dict(identity), indent=2).encode() + b"\n")
+        elif found != identity:
+            other = [name for name in identity if found.get(name) != identity[name]]
+            self._refuse(f"it was begun with another {' and another '.join(other)}")
+
+    def load_moments(self) -> tuple[NDArray[np.float32], int] | None:
+        """The sum of x x^T in each layer, float32 [L, d, d], and the number of windows it is over;
+        None where there is none yet."""
+        try:
+            with np.load(self.path / _MOMENTS) as stored:
+                return stored["sums"], int(stored["num_windows"])
+        except FileNotFoundError:
+            return None
+
+    def save_moments(self, sums: NDArray[np.float32], num_windows: int) -> None:
+        """Replace it."""
+        temporary = self.path / f".{_MOMENTS}.tmp"
+        with temporary.open("wb") as file:
+            np.savez(file, sums=sums, num_windows=num_windows)
+        os.replace(temporary, self.path / _MOMENTS)
+
+    def find_predictor(self, layer: int, rank: int) -> dict[str, LazyTensor] | None:
+        """The tensors of a fitted predictor by name, None where it has not been fitted yet."""
+        path = self._predictor_path(layer, rank)
+        return read_safetensors_header(path) if path.exists() else None
+
+    def save_predictor(self, layer: int, rank: int, tensors: Mapping[str, ArrayTensor]) -> None:
+        """Keep a fitted predictor."""
+        path = self._predictor_path(layer, rank)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.unlink(missing_ok=True)
+        write_tensor_file(temporary, tensors)
+        os.replace(temporary, path)
+
+    def remove(self) -> None:
+        """Give the folder up."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _predictor_path(self, layer: int, rank: int) -> Path:
+        return self.path / f"predictor-{layer}-rank-{rank}.safetensors"
+
+    def _read_identity(self) -> dict[str, object] | None:
+        try:
+            return read_json_object(self.path / _IDENTITY)
+        except CheckpointError:
+            return None
+
+    def _refuse(self, found: str) -> None:
+        raise ExportError(
+            f"go on with the work in {self.path} (--work)",
+            found,
+            "remove that folder to begin anew, name another --work, or run the same command again",
+        )
+
+
+def identify_work(source: Checkpoint, text: CalibrationText) -> dict[str, str]:
+    """What a calibration depends on: the weight files, as far as they can be told apart without
+    reading them, and the very windows of token ids."""
+    weights = hashlib.sha256((source.folder / "config.json").read_bytes())
+    for file in source.files:
+        stat = file.stat()
+        facts = (file.name, stat.st_size, stat.st_mtime_ns, hash_header(file, stat.st_size))
+        weights.update(f"{facts}\n".encode())
+    tokens = hashlib.sha256()
+    for windows in (text.fitted, text.held_out):
+        tokens.update(f"{windows.shape}\n".encode())
+        tokens.update(windows.tobytes())
+    return {"checkpoint": weights.hexdigest(), "text, --tokens or --window": tokens.hexdigest()}

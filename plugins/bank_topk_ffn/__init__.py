@@ -1,0 +1,1 @@
+"""`quatrain::BankTopKFeedForward`: a predictor picks the channels that run."""

@@ -1,0 +1,51 @@
+"""The picture is XML, and its marks are where the numbers say."""
+
+import math
+from xml.etree import ElementTree
+
+import pytest
+
+from quatrain.exporter.diagnosis.svg_chart import Chart, Series, draw_charts
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def chart(*series: Series, is_bars: bool = False, top: float | None = None) -> Chart:
+    places = [f"<{i}>" for i in range(len(series[0].values))]
+    return Chart("a & b", "x", "y", places, series, is_bars, top, None)
+
+
+def find(root: ElementTree.Element, tag: str) -> list[ElementTree.Element]:
+    return [element for element in root.iter(f"{SVG}{tag}") if element.get("width") != "100%"]
+
+
+def test_bars_are_as_high_as_their_numbers() -> None:
+    drawn = chart(Series("s", [1.0, 0.5, None, 0.25, math.nan]), is_bars=True, top=1.0)
+    bars = [bar for bar in find(ElementTree.fromstring(draw_charts([drawn])), "rect") if len(bar)]
+    heights = [float(bar.get("height", "")) for bar in bars]
+    assert [height / heights[0] for height in heights] == pytest.approx([1, 0.5, 0.25], abs=0.01)
+
+
+def test_lines_go_through_their_numbers() -> None:
+    root = ElementTree.fromstring(
+        draw_charts([chart(Series("s", [10.0, 30.0, 20.0]), Series("t", [20.0, 20.0, 20.0]))])
+    )
+    heights = [float(circle.get("cy", "")) for circle in find(root, "circle")]
+    assert heights[0] > heights[2] > heights[1]
+    assert heights[2] == heights[3] == heights[5]
+    assert heights[0] - heights[2] == pytest.approx(heights[2] - heights[1])
+    assert len(find(root, "polyline")) == 2
+
+
+@pytest.mark.parametrize("values", [[5.0, 5.0], [0.0], [1e-7, 2e-7], [1e30, 1e3], [None], []])
+def test_any_numbers_can_be_drawn(values: list[float | None]) -> None:
+    for is_bars in (False, True):
+        text = draw_charts([chart(Series("s", values), is_bars=is_bars)] * 2)
+        root = ElementTree.fromstring(text)
+        assert "nan" not in text and "inf" not in text
+        assert [t.text for t in find(root, "text")].count("a & b") == 2
+
+
+def test_many_places_do_not_write_over_each_other() -> None:
+    root = ElementTree.fromstring(draw_charts([chart(Series("s", [1.0] * 200))]))
+    assert 10 < sum(str(t.text).startswith("<") for t in find(root, "text")) <= 24
