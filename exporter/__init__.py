@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
     from quatrain.exporter.diagnosis import ActivationReport, diagnose_activations
     from quatrain.exporter.doctor import DoctorReport, examine_machine
+    from quatrain.exporter.drafting import DrafterReport, fit_drafter
     from quatrain.exporter.engine.engines import build_engines
     from quatrain.exporter.errors import BuildError, CheckpointError, ExportError, SpecError
     from quatrain.exporter.expansion import ExpansionReport, expand_checkpoint
@@ -29,6 +30,7 @@ __all__ = [
     "CheckpointError",
     "DecoderSpec",
     "DoctorReport",
+    "DrafterReport",
     "ExpansionReport",
     "ExportError",
     "ExportPlan",
@@ -44,6 +46,7 @@ __all__ = [
     "expand_checkpoint",
     "export_checkpoint",
     "find_target",
+    "fit_drafter",
     "inspect_checkpoint",
     "open_checkpoint",
     "plan_export",
@@ -54,6 +57,7 @@ _MODULES = {
     "checkpoint": ("Checkpoint", "open_checkpoint"),
     "diagnosis": ("ActivationReport", "diagnose_activations"),
     "doctor": ("DoctorReport", "examine_machine"),
+    "drafting": ("DrafterReport", "fit_drafter"),
     "engine.engines": ("build_engines",),
     "errors": ("BuildError", "CheckpointError", "ExportError", "SpecError"),
     "expansion": ("ExpansionReport", "expand_checkpoint"),

@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "write a checkpoint as a bundle: ONNX graphs, weights, tokenizer, manifest",
     "expand": "give a checkpoint more streams (Hidden Decoding), for training to go on from",
     "sparsify": "let a dense checkpoint run only a part of its feed-forward channels",
+    "fit-drafter": "fit dynamics to a dense checkpoint that draft for it (speculative decoding)",
     "build": "build TensorRT engines into a bundle",
     "generate": "generate text with a bundle",
     "inspect": "show what a checkpoint or a bundle holds",
@@ -78,7 +79,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
             name, help=summary, description=description, allow_abbrev=False
         )
         if name == asked:
-            module = import_module(f"quatrain.exporter.commands.{name}")
+            module = import_module(f"quatrain.exporter.commands.{name.replace('-', '_')}")
             module.configure_parser(command)
             command.add_argument(
                 "--json", action="store_true", help="print the result as one JSON document"

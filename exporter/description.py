@@ -6,6 +6,7 @@ from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES
 from quatrain.exporter.checkpoint.names import stream_table_name
 from quatrain.exporter.decoder.cache_plan import plan_caches
+from quatrain.exporter.decoder.graph_names import DRAFTER
 from quatrain.exporter.decoder.head_weights import head_names
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER
 from quatrain.exporter.options import ExportOptions
@@ -15,6 +16,7 @@ from quatrain.runtime.manifest import (
     SCHEMA_VERSION,
     CacheLayer,
     CacheLayout,
+    DraftLayout,
     ExitLayout,
     FileRecord,
     Graph,
@@ -55,6 +57,8 @@ def describe_bundle(
         files=records,
         versions=_find_versions(),
         exits=_describe_exits(spec, graphs),
+        drafter=None if spec.drafter is None else DraftLayout(graph=DRAFTER),
+        document_token_id=checkpoint.document_token_id,
         embeddings=_describe_tables(checkpoint) if options.embeddings == "host" else None,
         tokenizer=tokenizer,
     )
@@ -63,7 +67,7 @@ def describe_bundle(
 def _list_cache_layers(spec: DecoderSpec, graphs: list[Graph]) -> list[CacheLayer]:
     """The cache of each decoder layer, and the graph that holds it."""
     caches = plan_caches(spec)
-    layered = [graph for graph in graphs if graph.role != "head"]
+    layered = [graph for graph in graphs if graph.role in ("decoder", "segment")]
     return [
         CacheLayer(
             layer=layer,

@@ -17,6 +17,7 @@ from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.checkpoint.finite import find_bad_weights
 from quatrain.exporter.dense_fallback import choose_dense_fallback
 from quatrain.exporter.description import describe_bundle
+from quatrain.exporter.drafter_choice import choose_drafter
 from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER, write_graphs
@@ -61,6 +62,8 @@ def plan_export(
     self_test: bool | None = None,
     embeddings: EmbeddingsPlace = "graph",
     dense_fallback: Sequence[int] | None = None,
+    drafter: bool = False,
+    max_draft: int = 8,
 ) -> ExportPlan:
     """What `export_checkpoint` would do with these arguments, with nothing written."""
     request = ExportRequest(
@@ -73,8 +76,10 @@ def plan_export(
         self_test,
         embeddings,
         None if dense_fallback is None else tuple(dense_fallback),
+        drafter,
+        max_draft,
     )
-    opened = choose_dense_fallback(open_checkpoint(checkpoint), request.dense_fallback)
+    opened = _open_chosen(checkpoint, request, Progress())
     return make_plan(opened, settle_options(opened, request))
 
 
@@ -93,6 +98,8 @@ def export_checkpoint(
     self_test: bool | None = None,
     embeddings: EmbeddingsPlace = "graph",
     dense_fallback: Sequence[int] | None = None,
+    drafter: bool = False,
+    max_draft: int = 8,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
@@ -117,6 +124,9 @@ def export_checkpoint(
             then looks the rows up and leaves that memory of the device free.
         dense_fallback: Layers, counted from 0, that run all their channels, instead of those that
             the checkpoint names (models with bank-top-k feed-forward). Default: the checkpoint's.
+        drafter: Keep the low-level dynamics of HiLP and NextLat, to draft with. Without it the
+            bundle is that of a plain decoder.
+        max_draft: Most tokens to draft at once (with `drafter`).
         overwrite: Replace an older bundle at `output`.
 
     Raises:
@@ -133,9 +143,11 @@ def export_checkpoint(
         self_test,
         embeddings,
         None if dense_fallback is None else tuple(dense_fallback),
+        drafter,
+        max_draft,
     )
     with progress.stage("read checkpoint"):
-        opened = choose_dense_fallback(open_checkpoint(checkpoint), request.dense_fallback)
+        opened = _open_chosen(checkpoint, request, progress)
         options = settle_options(opened, request)
     warnings = _collect_warnings(opened, progress)
     with staged_bundle(output, overwrite=overwrite) as bundle:
@@ -158,6 +170,15 @@ def export_checkpoint(
             build_engines(bundle, options.targets, progress=progress)
         manifest = load_manifest(bundle)
     return ExportReport(Path(output), manifest, mode, progress.stages, warnings)
+
+
+def _open_chosen(path: Path, request: ExportRequest, progress: Progress) -> Checkpoint:
+    """The checkpoint, with those of its axes that the export is to have."""
+    found = choose_dense_fallback(open_checkpoint(path), request.dense_fallback)
+    opened = choose_drafter(found, request.drafter)
+    if opened.spec.drafter != found.spec.drafter:
+        progress.say("  its drafter is left out; --drafter keeps it")
+    return opened
 
 
 def _collect_warnings(checkpoint: Checkpoint, progress: Progress) -> list[str]:

@@ -21,7 +21,7 @@ def write_graphs(bundle: Path, checkpoint: Checkpoint, options: ExportOptions) -
     """Write every graph for the CPU (float32, caches that grow) and for engines (the compute type,
     static caches) and describe it.
 
-    Both read the same stored weights out of the bundle's safetensors files, by offset.
+    Both read the same stored weights out of the bundle's weight files, by offset.
     """
     cpu = _write_variants(bundle, checkpoint, "float32", options, "cpu")
     engine = _write_variants(bundle, checkpoint, options.dtype, options, "engine")

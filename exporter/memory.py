@@ -109,6 +109,8 @@ def _count_graphs(spec: DecoderSpec, names: Iterable[str], tables: Iterable[str]
     all_tables = {stream_table_name(stream) for stream in range(spec.num_streams)}
     unused = all_tables | set(heads) | _list_unused_predictors(spec)
     layered = set(names) - unused | set(tables)
-    if spec.exits is None:  # one graph has it all, a tied table once
-        return Counter(layered | set(heads))
-    return Counter(layered) + Counter(heads)
+    if spec.exits is not None:
+        return Counter(layered) + Counter(heads)
+    # One graph has it all, a tied table once; a drafter has the first table and the head, too.
+    drafted = set() if spec.drafter is None else set(heads) | set(tables)
+    return Counter(layered | set(heads)) + Counter(drafted)

@@ -41,6 +41,8 @@ class ExportRequest:
     self_test: bool | None
     embeddings: EmbeddingsPlace = "graph"
     dense_fallback: tuple[int, ...] | None = None
+    drafter: bool = False
+    max_draft: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ def _settle_limits(spec: DecoderSpec, request: ExportRequest) -> Limits:
         "--max-batch": request.max_batch,
         "--prefill-chunk": prefill_chunk,
         "--max-deferred": request.max_deferred,
+        "--max-draft": request.max_draft,
     }
     for flag, value in sizes.items():
         if value < 1:
@@ -140,4 +143,6 @@ def _settle_limits(spec: DecoderSpec, request: ExportRequest) -> Limits:
         max_batch=request.max_batch,
         prefill_chunk=min(prefill_chunk, max_seq_len),
         max_deferred=min(request.max_deferred, max_seq_len),
+        # A round has one row more than guesses.
+        max_draft=max(1, min(request.max_draft, max_seq_len - 1)),
     )

@@ -30,7 +30,8 @@ class ExportPlan:
     `kv_bytes_per_token` is the cache of one token in the compute type of the engines (on a CPU it
     is float32), which `cache` explains; `kv_bytes_at_limit` that of a full batch of the longest
     sequences, as it is set aside. `feed_forward` is that of the manifest's `spec` and
-    `feed_forward_bill` what its banks save, both None for a decoder without them.
+    `feed_forward_bill` what its banks save, both None for a decoder without them. `drafter` is
+    that of the manifest's `spec`, None where none is exported.
     """
 
     family: str
@@ -41,6 +42,7 @@ class ExportPlan:
     max_batch: int
     prefill_chunk: int
     max_deferred: int
+    max_draft: int
     graphs: list[str]
     targets: list[str]
     kv_bytes_per_token: int
@@ -52,11 +54,13 @@ class ExportPlan:
     cache: CacheBill
     feed_forward: object
     feed_forward_bill: FeedForwardBill | None
+    drafter: object
 
 
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
     """Arithmetic only: nothing is read or written."""
     spec, limits = checkpoint.spec, options.limits
+    facts = describe_spec(spec)
     bills = bill_weights(spec, checkpoint.tensors)
     cache = bill_cache(spec, ITEM_BYTES[options.dtype])
     return ExportPlan(
@@ -68,6 +72,7 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
         max_batch=limits.max_batch,
         prefill_chunk=limits.prefill_chunk,
         max_deferred=limits.max_deferred,
+        max_draft=limits.max_draft,
         graphs=list_graphs(spec),
         targets=list(options.targets),
         kv_bytes_per_token=cache.bytes_per_token,
@@ -77,6 +82,7 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
         embeddings=options.embeddings,
         weights=bills,
         cache=cache,
-        feed_forward=describe_spec(spec)["feed_forward"],
+        feed_forward=facts["feed_forward"],
         feed_forward_bill=bill_feed_forward(spec, checkpoint.tensors),
+        drafter=facts["drafter"],
     )

@@ -1,4 +1,5 @@
-"""A bundle's float32 graphs with what enters each feed-forward network among their outputs.
+"""A bundle's float32 graphs with more of what they compute among their outputs: what enters each
+feed-forward network, and the head.
 
 For calibration and diagnosis: the bundle itself is left as it is; its weights are linked into a
 folder that is gone afterwards.
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from quatrain.exporter.bundle import place_weights, write_file
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.probe_graph import FFN_INPUT, Edit, probe_graph
+from quatrain.exporter.probe_graph import FFN_INPUT, HEAD_INPUT, Edit, probe_graph
 from quatrain.runtime.decoding.history import TokenHistory
 from quatrain.runtime.decoding.row_runner import RowCall, RowRunner
 from quatrain.runtime.decoding.row_source import choose_token_source
@@ -32,7 +33,7 @@ from quatrain.runtime.manifest import (
 )
 from quatrain.runtime.session import Model, open_model
 
-__all__ = ["FFN_INPUT", "ProbedRows", "probe_bundle", "run_probe"]
+__all__ = ["FFN_INPUT", "HEAD_INPUT", "ProbedRows", "probe_bundle", "run_probe"]
 
 
 class ProbedRows(NamedTuple):
@@ -57,6 +58,7 @@ def probe_bundle(
     *,
     edit: Edit | None = None,
     logits: bool = True,
+    states: bool = False,
     threads: int | None = None,
 ) -> Iterator[Model]:
     """Open a bundle on the CPU, with an output `ffn_input.{l}` for each layer asked for.
@@ -70,11 +72,13 @@ def probe_bundle(
         layers: Default: all.
         edit: Changes each graph with layers, after the outputs were added.
         logits: False leaves out a decoder's head, and its output with it, to save the time.
+        states: Add an output `head_input` to a decoder: the state after the final norm, float32
+            [B, E, d], of the rows whose result is wanted.
         threads: Of ONNX Runtime.
 
     Raises:
         BundleError: It is no bundle, or damaged.
-        ExportError: A graph has no such layer.
+        ExportError: A graph has no such layer; or states are asked of a model with exits.
     """
     bundle = Path(bundle)
     manifest = load_manifest(bundle)
@@ -83,8 +87,8 @@ def probe_bundle(
         _link_files(bundle, folder, manifest)
         graphs = [
             graph
-            if graph.role == "head"
-            else probe_graph(folder, manifest, graph, layers, edit, logits)
+            if graph.role not in ("decoder", "segment")
+            else probe_graph(folder, manifest, graph, layers, edit, logits, states)
             for graph in manifest.graphs
         ]
         _check_layers(bundle, graphs, layers)

@@ -1,4 +1,4 @@
-"""Adds what enters each feed-forward network to the outputs of a graph, in its ONNX file."""
+"""Adds what enters feed-forward networks and the head to the outputs of a graph, in its file."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -13,10 +13,13 @@ from quatrain.exporter.errors import ExportError
 from quatrain.exporter.spec import Backbone, DecoderSpec, Streams
 from quatrain.runtime.manifest import Graph, Manifest, TensorInfo
 
-__all__ = ["FFN_INPUT", "Edit", "probe_graph"]
+__all__ = ["FFN_INPUT", "HEAD_INPUT", "Edit", "probe_graph"]
 
 FFN_INPUT = "ffn_input."
 """A probed output is called this, with the number of its layer."""
+
+HEAD_INPUT = "head_input"
+"""The probed output that is the state after the final norm."""
 
 Edit = Callable[[onnx.ModelProto], None]
 
@@ -28,6 +31,7 @@ def probe_graph(
     layers: Collection[int] | None,
     edit: Edit | None,
     logits: bool,
+    states: bool,
 ) -> Graph:
     """Write the graph again, in its own place, with more outputs (and perhaps fewer)."""
     proto = onnx.load(folder / graph.path, load_external_data=False)
@@ -37,6 +41,8 @@ def probe_graph(
         if layers is None or int(info.name.removeprefix(FFN_INPUT)) in layers
     ]
     kept = list(graph.outputs)
+    if states:
+        kept.append(_add_head_input(proto, manifest))
     if not logits:
         kept = [info for info in kept if info.name != "logits"]
         _drop_output(proto, "logits")
@@ -90,6 +96,34 @@ def _add_output(proto: onnx.ModelProto, info: TensorInfo) -> None:
     graph.output.append(
         onnx.helper.make_tensor_value_info(info.name, onnx.TensorProto.FLOAT, info.shape)
     )
+
+
+def _add_head_input(proto: onnx.ModelProto, manifest: Manifest) -> TensorInfo:
+    """The first input of the product that makes `logits`."""
+    graph = proto.graph
+    value = "logits"
+    while (node := _find_writer(graph, value)).op_type == "Cast":
+        value = node.input[0]
+    hidden_size = manifest.spec["backbone"]["hidden_size"]
+    shape: list[int | str] = ["batch", "outputs", hidden_size]
+    # A cast of float32 to itself costs nothing, and other types become what was promised.
+    float32 = onnx.TensorProto.FLOAT
+    graph.node.add(op_type="Cast", input=[node.input[0]], output=[HEAD_INPUT]).attribute.append(
+        onnx.helper.make_attribute("to", float32)
+    )
+    graph.output.append(onnx.helper.make_tensor_value_info(HEAD_INPUT, float32, shape))
+    return TensorInfo(name=HEAD_INPUT, dtype="float32", shape=shape)
+
+
+def _find_writer(graph: onnx.GraphProto, value: str) -> onnx.NodeProto:
+    node: onnx.NodeProto | None = next((node for node in graph.node if value in node.output), None)
+    if node is None:
+        raise ExportError(
+            "find what the head of a bundle reads",
+            f"no node of {graph.name} makes {value}",
+            "ask for the states of a decoder without exits, exported by this version of quatrain",
+        )
+    return node
 
 
 def _find_reader(graph: onnx.GraphProto, value: str) -> onnx.NodeProto:

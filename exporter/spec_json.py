@@ -24,6 +24,7 @@ def describe_spec(spec: DecoderSpec) -> dict[str, object]:
         "streams": _describe_streams(spec.streams),
         "feed_forward": _describe_feed_forward(spec.feed_forward),
         "exits": exits,
+        "drafter": None if spec.drafter is None else asdict(spec.drafter),
     }
 
 

@@ -8,13 +8,21 @@ from quatrain.runtime.conversation import Conversation
 from quatrain.runtime.errors import BundleError, EngineError, QuatrainError, RequestError
 from quatrain.runtime.llm import LLM
 from quatrain.runtime.perplexity import PerplexityResult, perplexity
-from quatrain.runtime.results import GenerationResult, GenerationStats, StreamDelta
+from quatrain.runtime.results import (
+    DraftPeriod,
+    DraftStatistics,
+    GenerationResult,
+    GenerationStats,
+    StreamDelta,
+)
 from quatrain.runtime.sampling import SamplingParams
 
 __all__ = [
     "LLM",
     "BundleError",
     "Conversation",
+    "DraftPeriod",
+    "DraftStatistics",
     "EngineError",
     "GenerationResult",
     "GenerationStats",

@@ -2,7 +2,7 @@
 
 Opening a bundle must not read gigabytes, so unless asked for everything, files above
 `QUICK_BYTES` are held to their size, and linked weights (hard links to the checkpoint) to
-their size, modification time and header.
+their size, modification time and header, or what stands for it.
 """
 
 import hashlib
@@ -17,6 +17,8 @@ __all__ = ["QUICK_BYTES", "hash_file", "hash_header", "verify_bundle"]
 
 QUICK_BYTES = 64 * 1024 * 1024
 
+_ZIP = b"PK\x03\x04"  # as a length it would be that of a header of at least 67 MB
+_END_BYTES = 1024 * 1024
 _EXPORT_AGAIN = "export the checkpoint again, or restore the bundle from a copy"
 
 
@@ -85,7 +87,7 @@ def _check_link(path: Path, record: FileRecord, link: Link, status: os.stat_resu
     if found != link.header_sha256:
         raise BundleError(
             asked,
-            f"a safetensors header with SHA-256 {found}; the manifest says {link.header_sha256}",
+            f"a header with SHA-256 {found}; the manifest says {link.header_sha256}",
             _EXPORT_AGAIN,
         )
     if status.st_mtime_ns == link.mtime_ns:
@@ -108,12 +110,19 @@ def hash_file(path: Path) -> str:
 
 
 def hash_header(path: Path, num_bytes: int) -> str:
-    """SHA-256 of a safetensors header, its 8-byte little-endian length included.
+    """SHA-256 of what tells weights apart without reading them all.
+
+    Of safetensors that is the header, its 8-byte little-endian length included. Of a zip, as
+    torch.save writes, it is the first and the last MiB, where names, shapes and CRCs are.
 
     Raises `BundleError` where the file, of `num_bytes`, is too short for the header it announces.
     """
     with path.open("rb") as file:
         prefix = file.read(8)
+        if prefix.startswith(_ZIP):
+            ends = prefix + file.read(_END_BYTES - len(prefix))
+            file.seek(max(num_bytes - _END_BYTES, 0))
+            return hashlib.sha256(ends + file.read(_END_BYTES)).hexdigest()
         length = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or length > num_bytes - 8:
             raise BundleError(

@@ -2,18 +2,20 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.runtime.decoding.decoder import Decoder, StepOutput
+from quatrain.runtime.decoding.draft_record import DraftRecord
 from quatrain.runtime.requests import Request
 from quatrain.runtime.results import FinishReason
 from quatrain.runtime.sampling import Sampler
 from quatrain.runtime.stopping import TextStream
 from quatrain.runtime.tokenizer import Tokenizer
 
-__all__ = ["Meter", "Row", "generate_steps"]
+__all__ = ["Guess", "Meter", "Row", "find_unfed", "generate_steps"]
 
 
 class Meter:
@@ -21,9 +23,13 @@ class Meter:
 
     Args:
         read_busy_seconds: The backend's own running total.
+        draft: Where drafting counts what it does; None for a model that does not draft.
     """
 
-    def __init__(self, read_busy_seconds: Callable[[], float]) -> None:
+    def __init__(
+        self, read_busy_seconds: Callable[[], float], draft: DraftRecord | None = None
+    ) -> None:
+        self.draft = draft
         self._read_busy = read_busy_seconds
         self._started = 0.0
         self._busy_at_start = 0.0
@@ -43,6 +49,13 @@ class Meter:
         self.seconds += seconds
         self.busy_seconds += self._read_busy() - self._busy_at_start
         return seconds
+
+
+class Guess(NamedTuple):
+    """A drafted token, and the probabilities [V] it was drawn from (None: the likeliest)."""
+
+    token: int
+    probs: NDArray[np.float64] | None
 
 
 class Row:
@@ -73,16 +86,45 @@ class Row:
         self._history = np.empty(self._num_known + request.max_tokens, dtype=np.int64)
         self._history[: self._num_known] = request.context_ids
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the same request has to give the same tokens again, though they are drawn."""
+        params = self.request.params
+        return params.seed is not None and params.temperature > 0
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that may still be generated."""
+        return self.request.max_tokens - len(self.token_ids)
+
     def take(self, logits: NDArray[np.float32], exit_index: int | None) -> int:
         """Choose the next token from its logits [V], and see whether it ends the sequence."""
         token = self._sampler.pick(logits, self._history[: self._num_known])
+        if exit_index is not None:
+            self.exits.append(exit_index)
+        self._append(token)
+        return token
+
+    def propose(self, logits: NDArray[np.float32], guesses: Sequence[Guess]) -> Guess:
+        """Guess the token behind `guesses`, which follow those taken, from a drafter's logits."""
+        history = self._history[: self._num_known]
+        if guesses:
+            tokens = [guess.token for guess in guesses]
+            history = np.concatenate((history, np.array(tokens, np.int64)))
+        return Guess(*self._sampler.propose(logits, history))
+
+    def take_verified(self, logits: NDArray[np.float32], guess: Guess) -> bool:
+        """Choose the next token as `take` does, where one was guessed; whether it is the guess."""
+        history = self._history[: self._num_known]
+        token, is_guess = self._sampler.verify(logits, history, guess.token, guess.probs)
+        self._append(token)
+        return is_guess
+
+    def _append(self, token: int) -> None:
         self._history[self._num_known] = token
         self._num_known += 1
         self.token_ids.append(token)
-        if exit_index is not None:
-            self.exits.append(exit_index)
         self._advance(token)
-        return token
 
     def _advance(self, token: int) -> None:
         is_last = token in self._stop_ids
@@ -109,7 +151,7 @@ def generate_steps(decoder: Decoder, rows: Sequence[Row], meter: Meter) -> Itera
     Args:
         decoder: One batch row for each of `rows`.
     """
-    feed = [_find_unfed(row, length) for row, length in zip(rows, decoder.lengths, strict=True)]
+    feed = [find_unfed(row, length) for row, length in zip(rows, decoder.lengths, strict=True)]
     is_prefill = True
     while any(row.finish_reason is None for row in rows):
         meter.start()
@@ -125,7 +167,8 @@ def generate_steps(decoder: Decoder, rows: Sequence[Row], meter: Meter) -> Itera
         yield
 
 
-def _find_unfed(row: Row, length: np.int64) -> Sequence[int]:
+def find_unfed(row: Row, length: np.int64) -> Sequence[int]:
+    """What a decoder that was fed `length` tokens lacks of a row's context."""
     return () if row.finish_reason is not None else row.request.context_ids[int(length) :]
 
 

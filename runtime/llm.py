@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.conversation import Conversation
 from quatrain.runtime.decoding.scoring import score_tokens
+from quatrain.runtime.draft_setting import DraftSetting, settle_draft
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.generation import Meter, Row
 from quatrain.runtime.manifest import Manifest, load_manifest
@@ -41,12 +42,17 @@ class LLM:
         threads: CPU threads of ONNX Runtime; None leaves it the choice.
         max_deferred: With exits, the most tokens an exit may leave for later (memory and latency,
             not results, depend on it). None: what the bundle was exported for.
+        draft: With a drafter, how many tokens to guess before each verification: `auto` chooses as
+            acceptance and speed turn out, and guesses none where that loses time; a number is that
+            many always, 0 or None none. Greedy tokens do not depend on it, nor does the
+            distribution of drawn ones.
         self_test: Generate the manifest's self-test first; `BundleError` if other tokens come out.
         verify: Compare sizes and hashes of the files with the manifest first.
 
     Raises:
         BundleError: The folder is no bundle, or not as it was written.
         EngineError: No engine fits, and `backend` asks for one.
+        RequestError: An argument that this bundle or machine has no room for.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class LLM:
         backend: Literal["auto", "onnxruntime", "tensorrt"] = "auto",
         threads: int | None = None,
         max_deferred: int | None = None,
+        draft: DraftSetting = "auto",
         self_test: bool = False,
         verify: bool = True,
     ) -> None:
@@ -65,9 +72,10 @@ class LLM:
             verify_bundle(folder, manifest)
         _check_threads(threads)
         bound = _settle_max_deferred(max_deferred, manifest)
+        drafting = settle_draft(draft, manifest)
         tokenizer = _open_tokenizer(folder, manifest)
         model = open_model(folder, backend=backend, threads=threads)
-        self._served = ServedModel(model, tokenizer, bound)
+        self._served = ServedModel(model, tokenizer, bound, drafting)
         self._stats = self._served.make_stats([], self._served.make_meter())
         if self_test:
             self._run_self_test()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
+from quatrain.runtime.drafter_check import find_bad_drafter
 from quatrain.runtime.manifest_records import (
     CacheLayer,
     CacheLayout,
@@ -23,6 +24,7 @@ def find_inconsistency(manifest: Manifest) -> str | None:
         or _find_bad_cache(manifest.cache)
         or _find_other_cache(manifest)
         or _find_bad_embeddings(manifest)
+        or find_bad_drafter(manifest)
     )
 
 
@@ -45,13 +47,16 @@ def _find_bad_graph(manifest: Manifest) -> str | None:
     wanted |= {engine.graph for engine in manifest.engines}
     if manifest.exits:
         wanted |= {*manifest.exits.segments, *manifest.exits.heads}
+    if manifest.drafter:
+        wanted.add(manifest.drafter.graph)
     missing = sorted(wanted - set(names))
     return f"graphs that are referred to but not there: {', '.join(missing)}" if missing else None
 
 
 def _find_bad_number(manifest: Manifest) -> str | None:
     limits = manifest.limits
-    if min(limits.max_seq_len, limits.max_batch, limits.prefill_chunk, limits.max_deferred) < 1:
+    sizes = (limits.max_seq_len, limits.max_batch, limits.prefill_chunk, limits.max_deferred)
+    if min(*sizes, limits.max_draft) < 1:
         return "a limit below 1"
     # A row that is finished or waiting still writes one row of padding behind its live length.
     if manifest.cache.capacity <= limits.max_seq_len:
@@ -60,6 +65,9 @@ def _find_bad_number(manifest: Manifest) -> str | None:
         )
     if not all(0 <= token < manifest.vocab_size for token in manifest.eos_token_ids):
         return f"an EOS id outside the vocabulary of {manifest.vocab_size}"
+    document = manifest.document_token_id
+    if document is not None and not 0 <= document < manifest.vocab_size:
+        return f"a document token outside the vocabulary of {manifest.vocab_size}: {document}"
     return None
 
 

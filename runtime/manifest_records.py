@@ -9,6 +9,7 @@ __all__ = [
     "ITEM_BYTES",
     "CacheLayer",
     "CacheLayout",
+    "DraftLayout",
     "Engine",
     "ExitLayout",
     "FileRecord",
@@ -57,7 +58,7 @@ class Graph(_Record, frozen=True, kw_only=True):
     `deployment` the one engines are built from, over the same weights."""
 
     name: str
-    role: Literal["decoder", "segment", "head"]
+    role: Literal["decoder", "segment", "head", "drafter"]
     path: str
     dtype: str
     inputs: list[TensorInfo]
@@ -126,12 +127,13 @@ class HostEmbeddings(_Record, frozen=True, kw_only=True):
 
 class Limits(_Record, frozen=True, kw_only=True):
     """What one call may ask for: tokens per sequence, sequences, tokens per prefill call, and
-    tokens an exit may leave deferred."""
+    tokens an exit may leave deferred, and tokens guessed at once."""
 
     max_seq_len: int
     max_batch: int
     prefill_chunk: int
     max_deferred: int
+    max_draft: int = 8
 
 
 class ExitLayout(_Record, frozen=True, kw_only=True):
@@ -141,6 +143,13 @@ class ExitLayout(_Record, frozen=True, kw_only=True):
     layers: list[int]
     segments: list[str]
     heads: list[str]
+
+
+class DraftLayout(_Record, frozen=True, kw_only=True):
+    """The graph that guesses the next state from a state and the token behind it; the decoder then
+    gives its last `hidden` states beside the logits."""
+
+    graph: str
 
 
 class TokenizerInfo(_Record, frozen=True, kw_only=True):
@@ -154,7 +163,7 @@ class TokenizerInfo(_Record, frozen=True, kw_only=True):
 
 class Link(_Record, frozen=True, kw_only=True):
     """What identifies linked weights without reading them (`header_sha256`: of the safetensors
-    header, length prefix included)."""
+    header, length prefix included; of a zip's first and last MiB)."""
 
     mtime_ns: int
     header_sha256: str
@@ -213,7 +222,10 @@ class Versions(_Record, frozen=True, kw_only=True):
 
 
 class Manifest(_Record, frozen=True, kw_only=True):
-    """Everything the runtime knows of a bundle."""
+    """Everything the runtime knows of a bundle.
+
+    Where a `document_token_id` begins a new document, what follows attends to nothing before it.
+    """
 
     schema_version: int
     family: str
@@ -230,6 +242,8 @@ class Manifest(_Record, frozen=True, kw_only=True):
     engines: list[Engine] = []
     exits: ExitLayout | None = None
     embeddings: HostEmbeddings | None = None
+    drafter: DraftLayout | None = None
+    document_token_id: int | None = None
     tokenizer: TokenizerInfo | None = None
     self_test: SelfTest | None = None
 

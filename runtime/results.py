@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["FinishReason", "GenerationResult", "GenerationStats", "StreamDelta"]
+__all__ = [
+    "DraftPeriod",
+    "DraftStatistics",
+    "FinishReason",
+    "GenerationResult",
+    "GenerationStats",
+    "StreamDelta",
+]
 
 FinishReason = Literal["stop", "length"]
 """`stop`: EOS, a stop token or a stop string; `length`: max_tokens or the sequence limit."""
@@ -50,6 +57,51 @@ class StreamDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftPeriod:
+    """Tokens made one after the other with drafting on, or off, and the seconds they took.
+
+    Trials while it is off are part of that period.
+    """
+
+    is_on: bool
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStatistics:
+    """What drafting did after each sequence's first token.
+
+    Args:
+        rounds: Verified rounds of guesses; a batch makes one together.
+        plain_steps: Steps without guesses: while drafting is off, and to know how long they take.
+        accepted_per_step: Tokens that a round or plain step gave a sequence, on average: 1 without
+            drafting, at most one more than guesses are made (the unit of the HiLP paper,
+            arXiv 2608.05806).
+        acceptance: By place in a round, the share of its guesses that were accepted, all before
+            them included.
+        off_share: Share of the tokens made while drafting was off.
+        periods: On and off, in order.
+        draft_seconds: Making guesses.
+        verify_seconds: Verifying them.
+        plain_seconds: In plain steps.
+        speedup: How many times as fast as plain decoding it was, by the plain steps timed between
+            the rounds; None where there were none.
+    """
+
+    rounds: int
+    plain_steps: int
+    accepted_per_step: float
+    acceptance: list[float]
+    off_share: float
+    periods: list[DraftPeriod]
+    draft_seconds: float
+    verify_seconds: float
+    plain_seconds: float
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationStats:
     """Of one call, all sequences together. Time a stream's consumer takes is not counted.
 
@@ -62,6 +114,7 @@ class GenerationStats:
         python_share: `python_seconds` over `seconds`.
         exit_counts: For a model with exits, how many tokens were taken at each.
         mean_depth: Decoder layers per token, on average.
+        draft: For a model with a drafter that may draft, what came of it.
     """
 
     prompt_tokens: int
@@ -74,3 +127,4 @@ class GenerationStats:
     python_share: float
     exit_counts: list[int] | None = None
     mean_depth: float | None = None
+    draft: DraftStatistics | None = None

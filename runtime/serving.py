@@ -1,30 +1,47 @@
 """An open model with all that requests need: shared by `LLM` and its conversations."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
 from quatrain.runtime.decoding import make_decoder
 from quatrain.runtime.decoding.decoder import Decoder
+from quatrain.runtime.decoding.draft_policy import DraftPolicy, FixedDraft, make_draft_policy
+from quatrain.runtime.decoding.draft_record import DraftRecord
+from quatrain.runtime.decoding.draft_switch import DraftSwitch
 from quatrain.runtime.decoding.routing import ArgmaxRouting, ForcedRouting, Routing, SampleRouting
+from quatrain.runtime.decoding.speculative import SpeculativeDecoder
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.generation import Meter, Row, generate_steps
 from quatrain.runtime.requests import Request, RequestReader
 from quatrain.runtime.results import GenerationResult, GenerationStats, StreamDelta
 from quatrain.runtime.sampling import SamplingParams
 from quatrain.runtime.session import Model
+from quatrain.runtime.speculation import generate_drafted
 from quatrain.runtime.tokenizer import Tokenizer
 
 __all__ = ["ServedModel", "stream_row"]
 
 
 class ServedModel:
-    """A model, its tokenizer and its limits; `is_closed` after `close`."""
+    """A model, its tokenizer and its limits; `is_closed` after `close`.
 
-    def __init__(self, model: Model, tokenizer: Tokenizer | None, max_deferred: int | None) -> None:
+    `draft` is what `settle_draft` makes of a setting.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer | None,
+        max_deferred: int | None,
+        draft: Literal["auto"] | int | None = None,
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._max_deferred = max_deferred
+        self._draft = draft
+        self._draft_switches: dict[int, DraftSwitch] = {}  # by batch size
         self.is_closed = False
         self.manifest = model.manifest
         self.tokenizer = tokenizer
@@ -68,14 +85,40 @@ class ServedModel:
 
     def run_steps(self, decoder: Decoder, rows: Sequence[Row], meter: Meter) -> Iterator[None]:
         """Generate; yields after each token, and refuses to go on after `close`."""
-        for _ in generate_steps(decoder, rows, meter):
+        policy = self.make_draft_policy(rows, meter)
+        if policy is None:
+            steps = generate_steps(decoder, rows, meter)
+        else:
+            assert isinstance(decoder, SpeculativeDecoder)
+            max_seq_len = self.manifest.limits.max_seq_len
+            steps = generate_drafted(decoder, rows, meter, policy, max_seq_len)
+        for _ in steps:
             yield
             self.check_open()
 
     def make_meter(self) -> Meter:
-        """A meter of this model's time."""
+        """A meter of this model's time, and of its drafting where it drafts."""
         model = self.model
-        return Meter(lambda: model.busy_seconds)
+        record = None if self._draft is None else DraftRecord()
+        return Meter(lambda: model.busy_seconds, record)
+
+    def make_draft_policy(
+        self, rows: Sequence[Row], meter: Meter
+    ) -> DraftPolicy | FixedDraft | None:
+        """How to draft for a batch of rows, counted with `meter`; None: not at all.
+
+        What `auto` learns is kept for later batches of that size. It drafts nothing where drawn
+        tokens are to be repeatable: how many it drafts, and with it what is drawn, depends on the
+        clock.
+        """
+        draft, size = self._draft, len(rows)
+        if draft is None:
+            return None
+        max_draft = self.manifest.limits.max_draft
+        if draft == "auto" and any(row.is_repeatable for row in rows):
+            draft = 0
+        switch = self._draft_switches.setdefault(size, DraftSwitch(max_draft))
+        return make_draft_policy(draft, max_draft, switch, meter.draft)
 
     def make_result(self, row: Row) -> GenerationResult:
         """What a finished row gives back."""
@@ -111,6 +154,7 @@ class ServedModel:
             python_share=_divide(python_seconds, meter.seconds),
             exit_counts=counts,
             mean_depth=depth,
+            draft=None if meter.draft is None else meter.draft.statistics,
         )
 
     def _count_exits(self, exits: Sequence[int]) -> tuple[list[int] | None, float | None]:

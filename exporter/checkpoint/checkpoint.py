@@ -6,11 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quatrain.exporter.checkpoint.backbone import read_backbone
-from quatrain.exporter.checkpoint.completeness import check_layer_count, match_tensors
+from quatrain.exporter.checkpoint.completeness import (
+    MatchedTensors,
+    check_layer_count,
+    match_tensors,
+)
+from quatrain.exporter.checkpoint.drafter import read_hilp
 from quatrain.exporter.checkpoint.feed_forward import check_predictors, read_bank_top_k
 from quatrain.exporter.checkpoint.fields import Fields
 from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES, LazyTensor
+from quatrain.exporter.checkpoint.nextlat import is_nextlat, read_nextlat
 from quatrain.exporter.checkpoint.nvium import (
     find_nvium_settings,
     is_nvium,
@@ -18,7 +24,7 @@ from quatrain.exporter.checkpoint.nvium import (
     read_tie_word_embeddings,
 )
 from quatrain.exporter.checkpoint.streams import read_streams, rename_stream_tables
-from quatrain.exporter.checkpoint.tokens import read_token_settings
+from quatrain.exporter.checkpoint.tokens import TokenSettings, read_token_settings
 from quatrain.exporter.checkpoint.weight_files import read_weights
 from quatrain.exporter.checkpoint.windows import read_windows
 from quatrain.exporter.checkpoint.yaml_file import read_yaml_mapping
@@ -34,7 +40,9 @@ class Checkpoint:
 
     `tensors` has exactly the names of `expected_tensors(spec)`, `leftovers` the names in the
     files that no tensor of the decoder comes from. `stored_dtype` is the dtype of most bytes.
-    `settings_file` is where the settings outside config.json came from (N-vium), else None.
+    `settings_file` is where settings outside config.json came from (N-vium, NextLat), else None.
+    `document_token_id` is the token with which a document of its own begins (NextLat): nothing
+    before it is attended to. `drafter_absence` says why `spec.drafter` is None.
     """
 
     folder: Path
@@ -48,22 +56,27 @@ class Checkpoint:
     add_bos_token: bool
     tokenizer_files: list[Path]
     settings_file: Path | None = None
+    drafter_absence: str | None = None
+    document_token_id: int | None = None
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read a Hugging Face style checkpoint folder: settings and headers only.
+    """Read a checkpoint folder, in Hugging Face's layout or NextLat's: settings and headers only.
 
     Raises:
         CheckpointError: The folder is incomplete, damaged, contradictory or not supported.
         SpecError: It describes a decoder that cannot be.
     """
     folder = Path(path)
+    if is_nextlat(folder):
+        return _open_nextlat(folder)
     config_path = folder / "config.json"
     if not config_path.is_file():
         raise CheckpointError(
             f"the checkpoint folder {folder}",
             "no config.json in it" if folder.is_dir() else _describe(folder),
-            "give the folder that holds config.json and the safetensors weights",
+            "give the folder that holds config.json and the safetensors weights (of NextLat: "
+            "materialized_config.yaml and a .pt file)",
         )
     config = Fields(read_json_object(config_path), str(config_path))
     backbone = read_backbone(config)
@@ -73,22 +86,55 @@ def open_checkpoint(path: Path) -> Checkpoint:
     settings_file = find_nvium_settings(folder) if is_nvium(weights.tensors) else None
     if settings_file is not None:
         spec = _add_exits(spec, config, settings_file, weights.tensors)
+    found = read_hilp(config, weights.tensors, str(folder))
+    spec = replace(spec, drafter=found.drafter)
     named = rename_stream_tables(spec, config, weights.tensors, str(folder))
     check_predictors(spec, config, named, str(folder))
     matched = match_tensors(spec, named, str(folder))
-    tokens = read_token_settings(folder, config)
+    opened = _assemble(folder, spec, matched, read_token_settings(folder, config))
+    return replace(
+        opened,
+        files=list(weights.files),
+        settings_file=settings_file,
+        drafter_absence=found.absence,
+    )
+
+
+def _open_nextlat(folder: Path) -> Checkpoint:
+    nextlat = read_nextlat(folder)
+    spec = DecoderSpec(nextlat.backbone, drafter=nextlat.found.drafter)
+    settings, token = nextlat.settings_file, nextlat.document_token_id
+    layers = nextlat.backbone.num_hidden_layers
+    check_layer_count(layers, nextlat.tensors, str(folder), f"n_layer in {settings.name}")
+    matched = match_tensors(spec, nextlat.tensors, str(folder), settings.name)
+    tokens = read_token_settings(
+        folder,
+        Fields({"model_type": "llama", "eos_token_id": token, "bos_token_id": None}, str(settings)),
+    )
+    opened = _assemble(folder, spec, matched, tokens)
+    return replace(
+        opened,
+        files=[nextlat.file],
+        settings_file=settings,
+        document_token_id=token,
+        drafter_absence=nextlat.found.absence,
+    )
+
+
+def _assemble(
+    folder: Path, spec: DecoderSpec, matched: MatchedTensors, tokens: TokenSettings
+) -> Checkpoint:
     return Checkpoint(
         folder=folder,
         spec=spec,
         stored_dtype=_find_stored_dtype(matched.tensors),
         tensors=matched.tensors,
         leftovers=list(matched.leftovers),
-        files=list(weights.files),
+        files=[],
         eos_token_ids=list(tokens.eos_token_ids),
         bos_token_id=tokens.bos_token_id,
         add_bos_token=tokens.add_bos_token,
         tokenizer_files=list(tokens.tokenizer_files),
-        settings_file=settings_file,
     )
 
 

@@ -13,6 +13,7 @@ from quatrain.exporter.checkpoint.names import (
     LM_HEAD,
     early_head_name,
     expected_tensors,
+    is_dynamics,
     is_predictor,
 )
 from quatrain.exporter.errors import CheckpointError
@@ -20,13 +21,14 @@ from quatrain.exporter.spec import DecoderSpec
 
 __all__ = ["IncompleteCheckpointError", "MatchedTensors", "check_layer_count", "match_tensors"]
 
-# Buffers and training state that some trainers leave among the weights; nothing is computed
-# from them at inference.
+# Buffers, training state and training-only modules that some trainers leave among the weights;
+# nothing is computed from them at inference.
 _LEFTOVERS = re.compile(
     r".*\.rotary_emb\.(inv_freq|original_inv_freq|cos_cached|sin_cached)"
     r"|.*\.attn\.(bias|masked_bias)|.*\.self_attn\.masked_bias"
     r"|(optimizer|optimizer_state|lr_scheduler|lr_scheduler_state|grad_scaler)\..*"
     r"|(.*\.)?(global_step|training_steps|num_batches_tracked|total_ops|total_params)"
+    r"|(swa|upper_dynamics|combined_head)\..*"  # what HiLP trains with
 )
 
 Tensors = Mapping[str, LazyTensor]
@@ -42,6 +44,7 @@ class IncompleteCheckpointError(CheckpointError):
         unexpected: list[str],
         misshapen: list[str],
         hint: str = "",
+        settings: str = "config.json",
     ) -> None:
         self.missing = missing
         self.unexpected = unexpected
@@ -50,7 +53,7 @@ class IncompleteCheckpointError(CheckpointError):
         found = "; ".join(
             f"{len(names)} {what}: {shorten(names)}" for what, names in lists.items() if names
         )
-        fix = "check that config.json belongs to these weights, and that all of them are there"
+        fix = f"check that {settings} belongs to these weights, and that all of them are there"
         super().__init__(asked, found, fix + hint)
 
 
@@ -62,7 +65,9 @@ class MatchedTensors:
     leftovers: tuple[str, ...]
 
 
-def check_layer_count(layers: int, stored: Tensors, source: str) -> None:
+def check_layer_count(
+    layers: int, stored: Tensors, source: str, setting: str = "num_hidden_layers in config.json"
+) -> None:
     """Refuse a wrong number of layers before anything is made up for each of them.
 
     Raises:
@@ -72,14 +77,17 @@ def check_layer_count(layers: int, stored: Tensors, source: str) -> None:
         raise CheckpointError(
             f"a decoder of {layers} layers in {source}",
             f"only {len(stored)} tensors in the weights",
-            "correct num_hidden_layers in config.json",
+            f"correct {setting}",
         )
 
 
-def match_tensors(spec: DecoderSpec, stored: Tensors, source: str) -> MatchedTensors:
+def match_tensors(
+    spec: DecoderSpec, stored: Tensors, source: str, settings: str = "config.json"
+) -> MatchedTensors:
     """Pair every tensor the decoder needs with a stored one, and account for all others.
 
-    A duplicate of a tied tensor is left over, provided that it holds the same numbers.
+    A duplicate of a tied tensor is left over, provided that it holds the same numbers. `settings`
+    is the file that an error asks to be checked.
 
     Raises:
         IncompleteCheckpointError: Something is missing, unexpected or of another shape.
@@ -104,7 +112,8 @@ def match_tensors(spec: DecoderSpec, stored: Tensors, source: str) -> MatchedTen
             missing,
             unexpected,
             misshapen,
-            _explain_predictors(spec, [*missing, *unexpected, *misshapen]),
+            _explain(spec, [*missing, *unexpected, *misshapen]),
+            settings,
         )
     for name in sorted(ties.keys() & present.keys()):
         _check_tie(present[name], present[ties[name]], source)
@@ -122,14 +131,21 @@ def _rename_tied_embeddings(spec: DecoderSpec, stored: Tensors) -> Tensors:
     return others | {EMBEDDINGS: replace(stored[LM_HEAD], name=EMBEDDINGS)}
 
 
-def _explain_predictors(spec: DecoderSpec, wrong: list[str]) -> str:
-    """Where the predictors' shapes come from, if any of the wrong tensors is one."""
-    if spec.feed_forward is None or not any(is_predictor(name.split(" ")[0]) for name in wrong):
-        return ""
-    return (
-        f"; with bank_topk.predictor_rank = {spec.feed_forward.predictor_rank} in config.json"
-        " every layer has a predictor of that rank, without biases"
-    )
+def _explain(spec: DecoderSpec, wrong: list[str]) -> str:
+    """Where the shapes of predictors and dynamics come from, if any of the wrong ones is such."""
+    names = [name.split(" ")[0] for name in wrong]
+    text = ""
+    if spec.feed_forward is not None and any(map(is_predictor, names)):
+        text += (
+            f"; with bank_topk.predictor_rank = {spec.feed_forward.predictor_rank} in config.json"
+            " every layer has a predictor of that rank, without biases"
+        )
+    if spec.drafter is not None and any(map(is_dynamics, names)):
+        text += (
+            f"; the dynamics are of the kind {spec.drafter.kind}, without biases, and of width "
+            f"{spec.drafter.inner_size}, which is that of their first matrix"
+        )
+    return text
 
 
 def _list_ties(spec: DecoderSpec) -> Iterator[tuple[str, str]]:

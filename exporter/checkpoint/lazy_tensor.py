@@ -14,7 +14,7 @@ from quatrain.exporter.spec import DType
 
 __all__ = ["BITS", "NUMPY_DTYPES", "SUPPORTED_DTYPES", "LazyTensor"]
 
-# Bits of an element of each dtype of the safetensors format.
+# Bits of an element of each dtype, by its name in the safetensors format.
 # Source: github.com/huggingface/safetensors, README "Format" and the `Dtype` enum.
 BITS = {
     "BOOL": 8,
@@ -53,10 +53,11 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """A tensor of a safetensors file.
+    """A tensor of a safetensors or torch file, or some rows of one.
 
     `name` is the name used by quatrain, `stored_name` the one in the file (they differ where
-    torch.compile left its prefix, or where a tied tensor is stored under its other name).
+    torch.compile left its prefix, where a tied tensor is stored under its other name, and where
+    the file's layout is another: several tensors may then be parts of one that is stored).
     `offset` is counted in bytes from the start of the file; elements are little-endian, row-major.
     """
 

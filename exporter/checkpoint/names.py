@@ -2,20 +2,26 @@
 
 import re
 
-from quatrain.exporter.spec import Backbone, BankTopK, DecoderSpec, Exits
+from quatrain.exporter.spec import Backbone, BankTopK, DecoderSpec, Drafter, Exits
 
 __all__ = [
     "EMBEDDINGS",
     "LM_HEAD",
+    "dynamics_model_name",
     "early_head_name",
     "expected_tensors",
     "feed_forward_name",
+    "is_dynamics",
+    "is_lower_dynamics",
     "is_predictor",
+    "lower_dynamics_name",
     "stream_table_name",
 ]
 
 EMBEDDINGS = "model.embed_tokens.weight"
 LM_HEAD = "lm_head.weight"
+_LOWER_DYNAMICS = "lower_dynamics"  # HiLP
+_DYNAMICS_MODEL = "dynamics_model"  # NextLat
 _PREDICTOR = re.compile(r"model\.layers\.[0-9]+\.mlp\.predictor\..*")
 
 Shapes = dict[str, tuple[int, ...]]
@@ -26,9 +32,10 @@ def expected_tensors(spec: DecoderSpec) -> Shapes:
 
     Tied tensors are listed once, under the name of their source. Names and shapes are those of
     transformers' Llama, Qwen2 and Qwen3 models and of N-vium (github.com/ETH-DISCO/n-vium); those
-    of the streams' tables are WeLM's, from its SGLang serving code; those of the predictors are
-    quatrain's own, as no model with any is public. A layer that mirrors another one's keys and
-    values has projections of its own all the same, and one with a dense fallback its predictor.
+    of the streams' tables are WeLM's, from its SGLang serving code; those of NextLat's dynamics
+    are its own (github.com/JaydenTeoh/NextLat); those of the predictors and of HiLP's dynamics are
+    quatrain's, as no model with any is public. A layer that mirrors another one's keys and values
+    has projections of its own all the same, and one with a dense fallback its predictor.
     """
     backbone = spec.backbone
     shapes: Shapes = {
@@ -45,6 +52,8 @@ def expected_tensors(spec: DecoderSpec) -> Shapes:
         shapes[LM_HEAD] = (backbone.vocab_size, backbone.hidden_size)
     if spec.exits is not None:
         shapes |= _exits(spec.exits, backbone)
+    if spec.drafter is not None:
+        shapes |= _dynamics(spec.drafter, backbone.hidden_size)
     return shapes
 
 
@@ -63,6 +72,26 @@ def feed_forward_name(layer: int, part: str) -> str:
 def is_predictor(name: str) -> bool:
     """Whether a tensor of this name is a part of a predictor (bank-top-k feed-forward)."""
     return _PREDICTOR.fullmatch(name) is not None
+
+
+def lower_dynamics_name(part: str) -> str:
+    """The name of a weight of HiLP's low-level dynamics: `part` is w_h, w_e, gate, up or down."""
+    return f"{_LOWER_DYNAMICS}.{part}.weight"
+
+
+def dynamics_model_name(part: str) -> str:
+    """The name of a weight of NextLat's dynamics: `part` is norm_x or mlp.0, mlp.2, mlp.4."""
+    return f"{_DYNAMICS_MODEL}.{part}.weight"
+
+
+def is_lower_dynamics(name: str) -> bool:
+    """Whether a tensor of this name is a part of HiLP's low-level dynamics."""
+    return name.startswith(f"{_LOWER_DYNAMICS}.")
+
+
+def is_dynamics(name: str) -> bool:
+    """Whether a tensor of this name is a part of a drafter, HiLP's or NextLat's."""
+    return is_lower_dynamics(name) or name.startswith(f"{_DYNAMICS_MODEL}.")
 
 
 def early_head_name(exit_index: int) -> str:
@@ -127,6 +156,26 @@ def _router(k: int, exits: Exits, hidden: int) -> Shapes:
         shapes |= _linear(f"{block}.fc1", fan_in, router.intermediate_size, True)
         shapes |= _linear(f"{block}.fc2", router.intermediate_size, router.hidden_size, True)
     return shapes | _linear(f"router_heads.{k}", router.hidden_size, 2, True)
+
+
+def _dynamics(drafter: Drafter, hidden: int) -> Shapes:
+    inner = drafter.inner_size
+    if drafter.kind == "nextlat":
+        return {
+            dynamics_model_name("norm_x"): (2 * hidden,),
+            dynamics_model_name("mlp.0"): (inner, 2 * hidden),
+            dynamics_model_name("mlp.2"): (inner, inner),
+            dynamics_model_name("mlp.4"): (hidden, inner),
+        }
+    is_glu_cross = drafter.kind == "glu_cross"
+    crossed = ("w_h", "w_e") if is_glu_cross else ()
+    fan_in = hidden if is_glu_cross else 2 * hidden
+    shapes: Shapes = {lower_dynamics_name(part): (hidden, hidden) for part in crossed}
+    return shapes | {
+        lower_dynamics_name("gate"): (inner, fan_in),
+        lower_dynamics_name("up"): (inner, fan_in),
+        lower_dynamics_name("down"): (hidden, inner),
+    }
 
 
 def _linear(name: str, fan_in: int, fan_out: int, bias: bool) -> Shapes:

@@ -34,10 +34,12 @@ def _is_one(value: object) -> bool:
     return value is None or value == 1
 
 
-_LATER = "this family is not supported yet and arrives later"
 _REFUSALS = (
-    _Refusal("hilp", f"HiLP latent drafting: {_LATER}", _is_off),
-    _Refusal("nextlat", f"NextLat latent drafting: {_LATER}", _is_off),
+    _Refusal(
+        "nextlat",
+        "NextLat is read from its own layout, a materialized_config.yaml and a .pt file",
+        _is_off,
+    ),
     _Refusal("quantization_config", "weights that are already quantized", _is_off),
     _Refusal("compression_config", "weights that are already compressed", _is_off),
     _Refusal("partial_rotary_factor", "rotation of a part of each head only", _is_one),

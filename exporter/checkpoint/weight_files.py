@@ -11,11 +11,12 @@ from quatrain.exporter.checkpoint.listing import shorten
 from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
 from quatrain.exporter.errors import CheckpointError
 
-__all__ = ["StoredWeights", "read_weights"]
+__all__ = ["StoredWeights", "check_file_names", "read_weights", "strip_wrappers"]
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-COMPILE_WRAPPER = "_orig_mod"  # torch.compile keeps a wrapped module under this name
+# torch.compile and Lightning Fabric keep a wrapped module under these names.
+WRAPPERS = ("_orig_mod", "_forward_module")
 
 _CONVERT = (
     "convert it: load it once with transformers, if you trust its source (unpickling runs code), "
@@ -27,7 +28,7 @@ _OTHER_FORMATS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpa
 
 @dataclass(frozen=True, slots=True)
 class StoredWeights:
-    """The files with weights, and every tensor in them by its name without compile prefixes."""
+    """The files with weights, and every tensor in them by its name without wrappers."""
 
     files: tuple[Path, ...]
     tensors: Mapping[str, LazyTensor]
@@ -48,12 +49,34 @@ def read_weights(folder: Path) -> StoredWeights:
     else:
         file = _find_only_file(folder)
         files, tensors = [file], read_safetensors_header(file)
-    _check_file_names(folder, files)
-    return StoredWeights(tuple(files), _strip_compile_prefix(folder, tensors.values()))
+    check_file_names(folder, files)
+    return StoredWeights(tuple(files), strip_wrappers(folder, tensors.values()))
 
 
-def _check_file_names(folder: Path, files: Iterable[Path]) -> None:
-    """A manifest and an ONNX graph name these files, in UTF-8 and with / between folders."""
+def strip_wrappers(folder: Path, tensors: Iterable[LazyTensor]) -> dict[str, LazyTensor]:
+    """Name tensors as they are in the module that torch.compile or Lightning Fabric wrapped.
+
+    Raises:
+        CheckpointError: Two names become the same.
+    """
+    renamed = [replace(tensor, name=_unwrap(tensor.stored_name)) for tensor in tensors]
+    counts = Counter(tensor.name for tensor in renamed)
+    clashes = sorted(tensor.stored_name for tensor in renamed if counts[tensor.name] > 1)
+    if clashes:
+        raise CheckpointError(
+            f"the tensors of {folder} without {' and '.join(WRAPPERS)} in their names",
+            f"names that become the same: {shorten(clashes)}",
+            "save the model again from the module inside the wrapped one",
+        )
+    return {tensor.name: tensor for tensor in renamed}
+
+
+def check_file_names(folder: Path, files: Iterable[Path]) -> None:
+    """A manifest and an ONNX graph name these files, in UTF-8 and with / between folders.
+
+    Raises:
+        CheckpointError: A name has something else in it.
+    """
     bad = [file.name for file in files if "\\" in file.name or not _is_utf8(file.name)]
     if bad:
         raise CheckpointError(
@@ -175,18 +198,5 @@ def _check_shard(
         raise CheckpointError(asked, f"not listed for it: {shorten(unlisted)}", _REFETCH)
 
 
-def _strip_compile_prefix(folder: Path, tensors: Iterable[LazyTensor]) -> dict[str, LazyTensor]:
-    renamed = [replace(tensor, name=_unwrap(tensor.stored_name)) for tensor in tensors]
-    counts = Counter(tensor.name for tensor in renamed)
-    clashes = sorted(tensor.stored_name for tensor in renamed if counts[tensor.name] > 1)
-    if clashes:
-        raise CheckpointError(
-            f"the tensors of {folder} without torch.compile's {COMPILE_WRAPPER}",
-            f"names that become the same: {shorten(clashes)}",
-            "save the model again from the module inside the compiled one",
-        )
-    return {tensor.name: tensor for tensor in renamed}
-
-
 def _unwrap(stored_name: str) -> str:
-    return ".".join(part for part in stored_name.split(".") if part != COMPILE_WRAPPER)
+    return ".".join(part for part in stored_name.split(".") if part not in WRAPPERS)

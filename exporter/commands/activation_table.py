@@ -46,7 +46,6 @@ def refuse_stray_flags(args: argparse.Namespace) -> None:
 
 def inspect_activations(args: argparse.Namespace, console: Console) -> int:
     """Run the diagnosis and show it."""
-    from quatrain.exporter.bundle import write_file
     from quatrain.exporter.diagnosis import diagnose_activations
     from quatrain.exporter.diagnosis.activation_plot import draw_activations
     from quatrain.exporter.diagnosis.diagnose import DEFAULT_TOKENS
@@ -61,7 +60,7 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
         progress=console.make_progress(),
     )
     if args.plot is not None:
-        write_file(args.plot, draw_activations(report).encode())
+        _write_plot(args.plot, draw_activations(report))
         console.say(f"drawn: {args.plot}")
     console.set_document(report)
     console.show_table(make_channel_table(report))
@@ -158,6 +157,26 @@ def _check_plot(path: Path) -> None:
     """Before minutes of work: is there a place for the picture?"""
     from quatrain.runtime.errors import RequestError
 
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        found = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+    found = None
+    if not path.absolute().parent.is_dir():
+        found = f"there is no folder {path.parent}"
+    elif path.is_dir():
+        found = "it is a folder"
+    elif path.exists() and not path.is_file():
+        found = "it is a device or a pipe, and a picture would take its place"
+    if found is not None:
         raise RequestError(f"draw {path} (--plot)", found, "name a file in a folder that exists")
+
+
+def _write_plot(path: Path, svg: str) -> None:
+    from quatrain.exporter.bundle import write_file
+    from quatrain.runtime.errors import RequestError
+
+    try:
+        write_file(path.resolve(), svg.encode())  # what a link leads to, not the link
+    except OSError as error:
+        raise RequestError(
+            f"draw {path} (--plot)",
+            error.strerror or str(error),
+            "name a file that can be written",
+        ) from error

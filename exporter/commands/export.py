@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.drafter_facts import describe_drafter
 from quatrain.exporter.commands.engine_table import make_engine_table
 from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights
@@ -28,6 +29,8 @@ _PLANNED = (
     "targets",
     "self_test",
     "embeddings",
+    "drafter",
+    "max_draft",
 )
 
 
@@ -79,6 +82,12 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         help="layers of a bank-top-k model that run all their channels: none, all, or layers"
         " counted from 0 such as 0-3,5,7-9 (default: those that the checkpoint names)",
     )
+    parser.add_argument(
+        "--drafter",
+        action="store_true",
+        help="keep the low-level dynamics of a HiLP or NextLat model, to draft with (default: drop"
+        " them, which leaves a plain decoder)",
+    )
 
 
 def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
@@ -87,6 +96,7 @@ def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
         ("--max-batch", 4, "sequences decoded together (default: 4)"),
         ("--prefill-chunk", None, "tokens of a prompt run in one call (default: 512 rows of them)"),
         ("--max-deferred", 16, "rows an early exit may leave for later (default: 16)"),
+        ("--max-draft", 8, "tokens drafted at once, with --drafter (default: 8)"),
     ):
         group.add_argument(flag, type=int, default=default, metavar="N", help=text)
 
@@ -145,6 +155,7 @@ def _format_plan(plan: "ExportPlan") -> str:
             "max_batch": str(plan.max_batch),
             "prefill_chunk": str(plan.prefill_chunk),
             "max_deferred": str(plan.max_deferred),
+            **describe_drafter(plan.drafter, plan.max_draft),
             "cache": describe_cache(plan.cache),
             "at the limits": f"{format_bytes(plan.kv_bytes_at_limit)} of cache",
             "graphs": ", ".join(plan.graphs),

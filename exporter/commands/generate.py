@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.drafting_report import describe_drafting
 from quatrain.exporter.commands.llm_flags import add_llm_flags, open_llm
 
 if TYPE_CHECKING:
@@ -180,4 +181,6 @@ def _describe_stats(stats: "GenerationStats") -> str:
     if stats.exit_counts is not None and stats.mean_depth is not None:
         counts = ", ".join(f"{count} at exit {k}" for k, count in enumerate(stats.exit_counts))
         lines.append(f"tokens {counts}; {stats.mean_depth:.2f} layers deep on average")
+    if stats.draft is not None:
+        lines += describe_drafting(stats.draft)
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from quatrain.exporter.commands.activation_table import (
 )
 from quatrain.exporter.commands.cache_table import make_cache_table
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.drafter_facts import describe_drafter
 from quatrain.exporter.commands.engine_table import make_engine_table
 from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights, format_kib
@@ -89,6 +90,7 @@ def _format_inspection(inspection: "Inspection") -> str:
         "weights": ", ".join(f"{format_bytes(count)} {dtype}" for dtype, count in dtypes),
         **describe_weights(inspection.weights),
         **describe_feed_forward(inspection.spec["feed_forward"], inspection.feed_forward_bill),
+        **describe_drafter(inspection.spec["drafter"]),
         "cache": f"{describe_cache(inspection.cache)} (in 16 bits)",
         "files": ", ".join(f"{f.name} ({format_bytes(f.bytes)})" for f in inspection.files),
         "tokenizer": ", ".join(inspection.tokenizer_files) or "none: token ids only",
@@ -108,6 +110,7 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
         "weights": f"stored in {manifest.stored_dtype}, engines compute in"
         f" {manifest.deployment_dtype}, CPUs in float32",
         **describe_feed_forward(manifest.spec.get("feed_forward")),
+        **describe_drafter(manifest.spec.get("drafter"), limits.max_draft),
         "embeddings": _describe_embeddings(manifest),
         "cache": _describe_bundle_cache(manifest),
         "limits": f"max_seq_len {limits.max_seq_len}, max_batch {limits.max_batch},"

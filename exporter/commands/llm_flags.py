@@ -22,6 +22,14 @@ def add_llm_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rows an early exit may leave for later (default: the bundle's limit)",
     )
+    group.add_argument(
+        "--draft",
+        type=_read_draft,
+        default="auto",
+        metavar="auto|N",
+        help="tokens that a drafter guesses before each verification: as many as pay (auto, the"
+        " default), always N, or none (0)",
+    )
 
 
 def add_backend_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -44,5 +52,18 @@ def open_llm(args: argparse.Namespace) -> "LLM":
     from quatrain.runtime import LLM
 
     return LLM(
-        args.bundle, backend=args.backend, threads=args.threads, max_deferred=args.max_deferred
+        args.bundle,
+        backend=args.backend,
+        threads=args.threads,
+        max_deferred=args.max_deferred,
+        draft=args.draft,
     )
+
+
+def _read_draft(text: str) -> str | int:
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number") from None

@@ -5,13 +5,14 @@ from onnxscript import OpBuilder
 from onnxscript.nn import Module, Parameter
 
 from quatrain.exporter.checkpoint.names import EMBEDDINGS, LM_HEAD
+from quatrain.exporter.decoder.dynamics import make_dynamics
 from quatrain.exporter.decoder.exits import Adapter, ExitRouter
 from quatrain.exporter.decoder.layers import Caches, LayerStack
 from quatrain.exporter.decoder.projection import cast
 from quatrain.exporter.decoder.row_views import RowViews
 from quatrain.exporter.spec import DecoderSpec
 
-__all__ = ["DecoderGraph", "HeadGraph", "SegmentGraph"]
+__all__ = ["DecoderGraph", "DrafterGraph", "HeadGraph", "SegmentGraph"]
 
 
 class DecoderGraph(Module):
@@ -22,6 +23,7 @@ class DecoderGraph(Module):
         backbone = spec.backbone
         self.dtype = dtype
         self.model = stack
+        self.gives_states = spec.drafter is not None
         # A tied head is the table of the first stream; one name is one parameter of the graph.
         self.shares_table = backbone.tie_word_embeddings and 0 in stack.embed.tables
         if not self.shares_table:
@@ -32,10 +34,14 @@ class DecoderGraph(Module):
         self, op: OpBuilder, x: ir.Value, views: RowViews, caches: Caches
     ) -> tuple[dict[str, ir.Value], Caches]:
         """Token ids int64 [B, R], or the rows that the host looked up for them, to `logits` float32
-        [B, E, V], and the updated caches."""
+        [B, E, V], for a drafter also the states they were made of, `hidden` [B, E, H], and the
+        updated caches."""
         _, states, updated = self.model(op, x, views, caches)
         weight = self.model.embed.tables[0] if self.shares_table else self.head
-        return {"logits": _project_logits(op, states, weight, self.dtype)}, updated
+        outputs = {"logits": _project_logits(op, states, weight, self.dtype)}
+        if self.gives_states:
+            outputs["hidden"] = _to_host(op, states, self.dtype)
+        return outputs, updated
 
 
 class SegmentGraph(Module):
@@ -101,6 +107,39 @@ class HeadGraph(Module):
         """States float32 [B, E, H] to logits float32 [B, E, V]."""
         states = cast(op, exit_state, self.dtype)
         return {"logits": _project_logits(op, states, self.weight, self.dtype)}
+
+
+class DrafterGraph(Module):
+    """One step of latent dynamics: the state and token of a position to the next state, and what
+    the head says of it. Embedding and head are the decoder's own."""
+
+    def __init__(self, spec: DecoderSpec, dtype: ir.DataType, *, host_embeddings: bool) -> None:
+        super().__init__("")
+        assert spec.drafter is not None
+        backbone = spec.backbone
+        self.dtype = dtype
+        shape = [backbone.vocab_size, backbone.hidden_size]
+        self.is_tied = backbone.tie_word_embeddings
+        self.looks_up = not host_embeddings
+        if self.looks_up or self.is_tied:
+            self.table = Parameter(shape, name=EMBEDDINGS)
+        if not self.is_tied:
+            self.head = Parameter(shape, name=LM_HEAD)
+        self.dynamics = make_dynamics(spec.drafter, backbone.hidden_size, dtype)
+
+    def forward(self, op: OpBuilder, state: ir.Value, x: ir.Value) -> dict[str, ir.Value]:
+        """States float32 [B, H], and token ids int64 [B] or their embeddings float32 [B, H], to
+        `updated_state` float32 [B, H] and `logits` float32 [B, V]."""
+        if self.looks_up:
+            embedding = cast(op, op.Gather(self.table, x), self.dtype, self.table.dtype)
+        else:
+            embedding = cast(op, x, self.dtype)
+        following = self.dynamics(op, cast(op, state, self.dtype), embedding)
+        weight = self.table if self.is_tied else self.head
+        return {
+            "updated_state": _to_host(op, following, self.dtype),
+            "logits": _project_logits(op, following, weight, self.dtype),
+        }
 
 
 def _project_logits(

@@ -8,10 +8,15 @@ import onnx_ir as ir
 from onnxscript import GraphBuilder
 from onnxscript.nn import Module
 
-from quatrain.exporter.decoder.assembly import DecoderGraph, HeadGraph, SegmentGraph
+from quatrain.exporter.decoder.assembly import (
+    DecoderGraph,
+    DrafterGraph,
+    HeadGraph,
+    SegmentGraph,
+)
 from quatrain.exporter.decoder.cache_plan import fit_caches
 from quatrain.exporter.decoder.device import Device
-from quatrain.exporter.decoder.graph_names import list_layered_graphs
+from quatrain.exporter.decoder.graph_names import DRAFTER, list_layered_graphs
 from quatrain.exporter.decoder.head_weights import head_names, head_weights
 from quatrain.exporter.decoder.layers import LayerStack
 from quatrain.exporter.decoder.live_rows import LayerRows, plan_live_rows
@@ -24,6 +29,7 @@ from quatrain.exporter.decoder.signature import (
     cache_inputs,
     cache_outputs,
     decoder_inputs,
+    drafter_inputs,
     rows_input,
     states_input,
 )
@@ -36,7 +42,7 @@ __all__ = ["BuiltGraph", "build_graphs"]
 OPSET_VERSION = 24
 IR_VERSION = 12
 
-Role = Literal["decoder", "segment", "head"]
+Role = Literal["decoder", "segment", "head", "drafter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,8 @@ def build_graphs(
     build = _GraphFactory(spec, stored_dtypes, dtype, capacity, embeddings, device, skip_dead_rows)
     names = list_layered_graphs(spec)
     if spec.exits is None:
-        return [build.layered(names[0], "decoder", 0)]
+        drafters = [] if spec.drafter is None else [build.drafter()]
+        return [build.layered(names[0], "decoder", 0), *drafters]
     segments = [build.layered(name, "segment", k) for k, name in enumerate(names)]
     heads = dict(zip(head_names(spec), head_weights(spec), strict=True))
     return segments + [build.head(name, weight) for name, weight in heads.items()]
@@ -129,14 +136,39 @@ class _GraphFactory:
     def head(self, name: str, weight_name: str) -> BuiltGraph:
         """A graph that turns exit states into logits."""
         module = HeadGraph(self.spec, weight_name, self.ir_dtype)
-        self._set_stored_dtypes(module)
         inputs = [states_input(self.spec.backbone)]
+        vocab_size = self.spec.backbone.vocab_size
+        shape: list[int | str] = ["batch", "outputs", vocab_size]
+        outputs = [TensorInfo(name="logits", dtype="float32", shape=shape)]
+        return self._stateless(name, "head", module, inputs, outputs)
+
+    def _stateless(
+        self,
+        name: str,
+        role: Role,
+        module: Module,
+        inputs: list[TensorInfo],
+        outputs: list[TensorInfo],
+    ) -> BuiltGraph:
+        """A graph without caches, of a module that gives its outputs by name."""
+        self._set_stored_dtypes(module)
         builder, values = _start_graph(name, inputs)
         results = module(builder.op, *values)
-        outputs = self._declare_results(results)
-        for info, value in zip(outputs, results.values(), strict=True):
-            _add_output(builder, info, value)
-        return BuiltGraph(name, "head", _finish_graph(builder), inputs, outputs)
+        for info in outputs:
+            _add_output(builder, info, results[info.name])
+        return BuiltGraph(name, role, _finish_graph(builder), inputs, outputs)
+
+    def drafter(self) -> BuiltGraph:
+        """The graph that guesses the next state."""
+        is_host = self.embeddings == "host"
+        module = DrafterGraph(self.spec, self.ir_dtype, host_embeddings=is_host)
+        inputs = drafter_inputs(self.spec, self.embeddings)
+        hidden_size, vocab_size = self.spec.backbone.hidden_size, self.spec.backbone.vocab_size
+        outputs = [
+            TensorInfo(name="updated_state", dtype="float32", shape=["batch", hidden_size]),
+            TensorInfo(name="logits", dtype="float32", shape=["batch", vocab_size]),
+        ]
+        return self._stateless(DRAFTER, "drafter", module, inputs, outputs)
 
     def _set_stored_dtypes(self, module: Module, prefix: str = "") -> None:
         prefix = ".".join(filter(None, (prefix, module.name)))
@@ -172,6 +204,7 @@ class _GraphFactory:
         shapes: dict[str, list[int | str]] = {
             "logits": ["batch", "outputs", backbone.vocab_size],
             "updated_hidden": ["batch", "rows", backbone.hidden_size],
+            "hidden": ["batch", "outputs", backbone.hidden_size],
             "exit_state": ["batch", "outputs", backbone.hidden_size],
             "router_logprobs": ["batch", "outputs", 2],
         }

@@ -13,6 +13,7 @@ __all__ = [
     "cache_inputs",
     "cache_outputs",
     "decoder_inputs",
+    "drafter_inputs",
     "rows_input",
     "states_input",
 ]
@@ -62,6 +63,15 @@ def states_input(backbone: Backbone) -> TensorInfo:
     """The normed (and adapted) states that a head turns into logits."""
     shape: list[int | str] = ["batch", "outputs", backbone.hidden_size]
     return TensorInfo(name="exit_state", dtype="float32", shape=shape)
+
+
+def drafter_inputs(spec: DecoderSpec, embeddings: Embeddings) -> list[TensorInfo]:
+    """A state and the token that follows it, for each row of the batch."""
+    hidden_size = spec.backbone.hidden_size
+    token = TensorInfo(name="input_ids", dtype="int64", shape=["batch"])
+    if embeddings == "host":
+        token = TensorInfo(name="inputs_embeds", dtype="float32", shape=["batch", hidden_size])
+    return [TensorInfo(name="state", dtype="float32", shape=["batch", hidden_size]), token]
 
 
 def cache_inputs(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quatrain.exporter.bundle import WeightsMode, place_weights
 from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
+from quatrain.exporter.checkpoint.nextlat import is_nextlat
 from quatrain.exporter.checkpoint.weight_files import INDEX, SINGLE, read_weights
 from quatrain.exporter.derivation.tensor_file import TensorSource, write_tensor_file
 from quatrain.exporter.errors import ExportError
@@ -36,7 +37,8 @@ _NEVER_COPIED = {".py", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf",
 
 
 def check_output(output: Path, source: Path, kind: str) -> None:
-    """Raise `ExportError` unless `output` is free and outside the source folder.
+    """Raise `ExportError` unless `output` is free and outside the source folder, and the source in
+    a layout that can be derived from.
 
     Args:
         kind: What is to be written, for messages: "an expanded checkpoint".
@@ -54,6 +56,12 @@ def check_output(output: Path, source: Path, kind: str) -> None:
             f"write {kind} to {output}",
             "something is there already, and checkpoints are never replaced",
             "choose another -o, or remove it first",
+        )
+    if is_nextlat(Path(source)):
+        raise ExportError(
+            f"write {kind} from {source}",
+            "it is in NextLat's own layout, without a config.json to derive from",
+            "use a checkpoint with a config.json and safetensors weights",
         )
 
 

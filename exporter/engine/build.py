@@ -76,7 +76,7 @@ class GraphBuild:
     def _is_known_to_lack_attention(self) -> bool:
         """Where TensorRT-RTX 1.7 was seen to have no fused attention; asking for it all the same
         makes it print an internal error. Other cases are found out by trying."""
-        if self.graph.role == "head":
+        if self.graph.role in ("head", "drafter"):
             return False
         num_heads = self.manifest.spec.get("backbone", {}).get("num_attention_heads", 0)
         return self.graph.deployment.dtype == "float32" or 0 < num_heads < 4

@@ -13,7 +13,8 @@ Range = tuple[int, int, int]
 
 
 def plan_profiles(graph: Graph, manifest: Manifest) -> list[Profile]:
-    """A `prefill` profile for many rows a call and a `decode` profile for few.
+    """A `prefill` profile for many rows a call and a `decode` profile for few; for a graph that
+    knows of neither (a drafter), the latter alone.
 
     Raises `BuildError` for a dimension that is none of `batch`, `rows`, `length`, `outputs`.
     """
@@ -27,16 +28,28 @@ def plan_profiles(graph: Graph, manifest: Manifest) -> list[Profile]:
         # A prompt needs the logits of one row; only scoring a text needs more.
         "outputs": (1, 1, min(chunk, count_scored_rows(manifest, batch_size=1))),
     }
+    most_drafted = _count_drafted(graph, manifest)
+    drafted = (1, 1 + most_drafted // 2, 1 + most_drafted)
     decode = {
         "batch": batch,
-        "rows": (1, 1, _count_decode_rows(graph, manifest)),
+        "rows": drafted if most_drafted else (1, 1, _count_decode_rows(graph, manifest)),
         "length": (1, max(1, limits.max_seq_len // 2), capacity),
-        "outputs": (1, 1, 1),
+        # A verification wants the logits of every row.
+        "outputs": drafted,
     }
+    if graph.role == "drafter":
+        return [Profile(name="decode", shapes=_make_shapes(graph, decode))]
     return [
         Profile(name="prefill", shapes=_make_shapes(graph, prefill)),
         Profile(name="decode", shapes=_make_shapes(graph, decode)),
     ]
+
+
+def _count_drafted(graph: Graph, manifest: Manifest) -> int:
+    """Drafted tokens that a decode call verifies beside the token before them."""
+    if manifest.drafter is None or graph.role != "decoder":
+        return 0
+    return min(manifest.limits.max_draft, manifest.cache.capacity - 1)
 
 
 def _count_decode_rows(graph: Graph, manifest: Manifest) -> int:

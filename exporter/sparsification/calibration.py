@@ -1,7 +1,7 @@
 """The second moment of what enters each feed-forward network, summed over a text."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,20 @@ def sum_moments(
     return sums
 
 
-def tell_steps(what: str, count: int, done: int, progress: Progress) -> Iterator[int]:
-    """The steps from `done` on, telling now and then how long the rest will take."""
+def tell_steps(
+    what: str,
+    count: int,
+    done: int,
+    progress: Progress,
+    describe: Callable[[], str] = str,
+) -> Iterator[int]:
+    """The steps from `done` on, telling now and then how long the rest will take, and whatever
+    else `describe` says of them."""
     start = said_at = time.monotonic()
     for index in range(done, count):
         yield index
         now = time.monotonic()
         if now - said_at >= _SAY_SECONDS:
             left = (now - start) / (index + 1 - done) * (count - index - 1)
-            progress.say(f"  {index + 1} of {count} {what}, about {left:.0f} s left")
+            progress.say(f"  {index + 1} of {count} {what}{describe()}, about {left:.0f} s left")
             said_at = now

@@ -1,4 +1,4 @@
-"""The text that predictors are fitted on, as windows of token ids."""
+"""The text that something is fitted to, as windows of token ids."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,13 @@ class CalibrationText:
 
 
 def read_windows(
-    source: Checkpoint, path: Path, tokens: int | None, window: int
+    source: Checkpoint,
+    path: Path,
+    tokens: int | None,
+    window: int,
+    *,
+    asked: str = "fit predictors",
+    default_tokens: int = DEFAULT_TOKENS,
 ) -> CalibrationText:
     """Cut a text into windows that see nothing of each other; the last tenth of them, one at least,
     is held out.
@@ -37,8 +43,9 @@ def read_windows(
 
     Args:
         path: A text in UTF-8, or token ids: an integer array [L] in a .npy file, taken as it is.
-        tokens: How many to use at most (None: 32768).
+        tokens: How many to use at most (None: `default_tokens`).
         window: Tokens of a window.
+        asked: What the text is for, for messages.
 
     Raises:
         ExportError: There is no tokenizer, or the text is too short for two windows.
@@ -51,14 +58,14 @@ def read_windows(
             f"the checkpoint knows {positions} positions, and a window of less than 2 no context",
             f"choose a window from 2 to {positions}",
         )
-    limit = DEFAULT_TOKENS if tokens is None else tokens
-    ids, bos = _read_ids(source, path)
+    limit = default_tokens if tokens is None else tokens
+    ids, bos = _read_ids(source, path, asked)
     ids = ids[: max(limit, 0)]
     step = window - len(bos)
     count = len(ids) // step
     if count < 2:
         raise ExportError(
-            f"fit predictors to {path} in windows of {window} tokens",
+            f"{asked} to {path} in windows of {window} tokens",
             f"{len(ids)} tokens, too few for two windows: one to fit to and one held out",
             "give a longer text or more --tokens, or a smaller --window",
         )
@@ -68,13 +75,13 @@ def read_windows(
     return CalibrationText(windows[:-num_held_out], windows[-num_held_out:])
 
 
-def _read_ids(source: Checkpoint, path: Path) -> tuple[NDArray[np.int64], list[int]]:
+def _read_ids(source: Checkpoint, path: Path, asked: str) -> tuple[NDArray[np.int64], list[int]]:
     """The ids of the text without BOS, and what each window begins with."""
     if path.suffix == ".npy":
         return _read_array(path, source.spec.backbone.vocab_size), []
     if not source.tokenizer_files:
         raise ExportError(
-            f"fit predictors to the text {path}",
+            f"{asked} to the text {path}",
             f"{source.folder} has no tokenizer.json",
             "add it, or give token ids: an integer array in a .npy file",
         )
@@ -88,7 +95,7 @@ def _read_array(path: Path, vocab_size: int) -> NDArray[np.int64]:
     asked = f"read the token ids {path}"
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise ExportError(asked, str(error), "write them with numpy.save") from error
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
         raise ExportError(

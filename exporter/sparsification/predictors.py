@@ -49,12 +49,7 @@ def fit_predictors(
     with _open_probe(source, text.fitted.shape[1], work, progress) as model:
         with progress.stage("calibrate"):
             sums = sum_moments(model, text.fitted, work, progress)
-        if not np.isfinite(sums).all():
-            raise ExportError(
-                f"fit predictors to {source.folder}",
-                "it computes numbers that are not finite",
-                "fetch the checkpoint again, or go back to one saved before training diverged",
-            )
+        _check_finite(sums, source)
         with progress.stage("fit predictors"):
             for layer in tell_steps("layers", len(sums), 0, progress):
                 tensors |= _fit_layer(source, layer, sums[layer], banks, work)
@@ -62,6 +57,15 @@ def fit_predictors(
         with progress.stage("measure on held-out text"):
             qualities = _measure(model, source, banks, tensors, text.held_out, progress)
     return tensors, qualities
+
+
+def _check_finite(numbers: NDArray[np.float32], source: Checkpoint) -> None:
+    if not np.isfinite(numbers).all():
+        raise ExportError(
+            f"fit predictors to {source.folder}",
+            "it has weights, or computes numbers, that are not finite",
+            "fetch the checkpoint again, or go back to one saved before training diverged",
+        )
 
 
 def _tell_memory(source: Checkpoint, progress: Progress) -> None:
@@ -102,6 +106,7 @@ def _fit_layer(
     found = work.find_predictor(layer, banks.predictor_rank)
     if found is None:
         gate = _read_weight(source.tensors, f"{_prefix(layer)}.gate_proj.weight")
+        _check_finite(gate, source)  # the sums depend on those of the layers before only
         factors = fit_predictor(gate, moment, banks.predictor_rank)
         stored = {name: key for key, name in SUPPORTED_DTYPES.items()}[source.stored_dtype]
         work.save_predictor(

@@ -43,11 +43,18 @@ def settle_banks(source: Checkpoint, request: SparsifyRequest) -> DecoderSpec:
     backbone = source.spec.backbone
     if request.bank_size < 1 or backbone.intermediate_size % request.bank_size:
         fitting = [n for n in range(2, 257) if backbone.intermediate_size % n == 0]
+        fitting = fitting or [backbone.intermediate_size]
         raise ExportError(
             f"banks of {request.bank_size} channels (--bank-size)",
             f"the feed-forward networks of {source.folder} have {backbone.intermediate_size}, which"
             " is not a whole number of such banks",
             f"choose one of {', '.join(map(str, fitting))}",
+        )
+    if not 1 <= request.top_k <= request.bank_size:
+        raise ExportError(
+            f"{request.top_k} active channels (--top-k) of {request.bank_size} in a bank",
+            "there must be at least 1, and no more than the bank has",
+            f"choose a --top-k from 1 to {request.bank_size}",
         )
     if request.method == "dense-topk":
         banks = BankTopK(request.bank_size, request.top_k, None, "silu")
@@ -60,20 +67,22 @@ def settle_banks(source: Checkpoint, request: SparsifyRequest) -> DecoderSpec:
 
 def choose_rank(source: Checkpoint, rank: int | None) -> int:
     """The rank asked for, or one for every 32 channels as in the paper (448 for 14336), rounded up
-    to a multiple of 8.
+    to a multiple of 8; never more than d or d_i, beyond which a rank adds nothing.
 
     A predictor of that rank takes (1 / d_i + 1 / d) * d_i / 96 of the network's products: 4.8 % at
     the paper's d_i = 14336 and d = 4096.
     """
     backbone = source.spec.backbone
+    largest = min(backbone.hidden_size, backbone.intermediate_size)
     if rank is None:
         steps = -(-backbone.intermediate_size // (_CHANNELS_PER_RANK * _RANK_STEP))
-        return min(steps * _RANK_STEP, backbone.hidden_size)
-    if not 1 <= rank <= backbone.hidden_size:
+        return min(steps * _RANK_STEP, largest)
+    if not 1 <= rank <= largest:
         raise ExportError(
             f"a predictor of rank {rank} (--rank)",
-            f"its inputs have {backbone.hidden_size} numbers, which is the most it can be",
-            f"choose a rank from 1 to {backbone.hidden_size}",
+            f"the gate projection is {backbone.intermediate_size} by {backbone.hidden_size}, and"
+            f" its rank {largest} at most",
+            f"choose a rank from 1 to {largest}",
         )
     return rank
 

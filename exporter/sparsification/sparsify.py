@@ -1,5 +1,6 @@
 """Dense checkpoint in, checkpoint with banks of feed-forward channels out."""
 
+import os
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from quatrain.exporter.derivation import (
     open_written,
     write_folder,
 )
+from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress, Stage
 from quatrain.exporter.sparsification.calibration_text import CalibrationText, read_windows
 from quatrain.exporter.sparsification.predictors import fit_predictors
@@ -98,6 +100,8 @@ def sparsify_checkpoint(
     """
     progress = progress or Progress()
     check_output(output, checkpoint, _KIND)
+    if work is not None:
+        _check_work(work, output, checkpoint)
     request = SparsifyRequest(method, bank_size, top_k, rank, gate_mode, text, tokens, window)
     with progress.stage("read checkpoint"):
         source = open_checkpoint(checkpoint)
@@ -206,6 +210,19 @@ def _predictor_cost(spec: DecoderSpec) -> float:
     rank = 0 if banks is None else banks.predictor_rank or 0
     hidden, inner = backbone.hidden_size, backbone.intermediate_size
     return rank * (hidden + inner) / (3 * hidden * inner)
+
+
+def _check_work(work: Path, output: Path, source: Path) -> None:
+    """Refuse a work folder in the output, which could then not be written, or in the source."""
+    place = Path(os.path.realpath(work))
+    for flag, path in (("the output (-o)", output), ("the checkpoint", source)):
+        folder = Path(os.path.realpath(path))
+        if folder == place or folder in place.parents:
+            raise ExportError(
+                f"keep work in {work} (--work)",
+                f"it is in {flag}, {path}",
+                "name a folder outside of it",
+            )
 
 
 def _default_work(output: Path) -> Path:

@@ -1,51 +1,31 @@
 """The folder that a calibration can be resumed from: what it belongs to, and how far it got."""
 
 import hashlib
-import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quatrain.exporter.bundle import write_file
 from quatrain.exporter.checkpoint import Checkpoint, LazyTensor
-from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
 from quatrain.exporter.derivation import ArrayTensor, write_tensor_file
-from quatrain.exporter.errors import CheckpointError, ExportError
+from quatrain.exporter.resumable_folder import ResumableFolder
 from quatrain.exporter.sparsification.calibration_text import CalibrationText
 from quatrain.runtime.bundle_check import hash_header
 
 __all__ = ["WorkFolder", "identify_work"]
 
-_IDENTITY = "calibration.json"
 _MOMENTS = "moments.npz"
 
 
-class WorkFolder:
-    """Files that are there whole or not at all, so that whoever is interrupted can go on.
+class WorkFolder(ResumableFolder):
+    """The sums of a calibration, and the predictors that were fitted to them.
 
-    `identity` is what the calibration depends on, by what a user calls it; a folder of another one
-    is refused with an `ExportError`. The rank of a predictor is not among it: other ranks can be
-    fitted to the same calibration.
+    The rank of a predictor is not part of its identity: other ranks can be fitted to the same
+    calibration.
     """
-
-    def __init__(self, path: Path, identity: Mapping[str, str]) -> None:
-        self.path = path
-        if path.exists() and not path.is_dir():
-            raise ExportError(f"keep work in {path} (--work)", "it is a file", "name a folder")
-        found = self._read_identity()
-        if found is None:
-            if path.is_dir() and any(path.iterdir()):
-                self._refuse("it holds something else")
-            path.mkdir(parents=True, exist_ok=True)
-            write_file(path / _IDENTITY, json.dumps(dict(identity), indent=2).encode() + b"\n")
-        elif found != identity:
-            other = [name for name in identity if found.get(name) != identity[name]]
-            self._refuse(f"it was begun with another {' and another '.join(other)}")
 
     def load_moments(self) -> tuple[NDArray[np.float32], int] | None:
         """The sum of x x^T in each layer, float32 [L, d, d], and the number of windows it is over;
@@ -76,25 +56,8 @@ class WorkFolder:
         write_tensor_file(temporary, tensors)
         os.replace(temporary, path)
 
-    def remove(self) -> None:
-        """Give the folder up."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
     def _predictor_path(self, layer: int, rank: int) -> Path:
         return self.path / f"predictor-{layer}-rank-{rank}.safetensors"
-
-    def _read_identity(self) -> dict[str, object] | None:
-        try:
-            return read_json_object(self.path / _IDENTITY)
-        except CheckpointError:
-            return None
-
-    def _refuse(self, found: str) -> None:
-        raise ExportError(
-            f"go on with the work in {self.path} (--work)",
-            found,
-            "remove that folder to begin anew, name another --work, or run the same command again",
-        )
 
 
 def identify_work(source: Checkpoint, text: CalibrationText) -> dict[str, str]:

@@ -12,6 +12,7 @@ from quatrain.exporter.spec.backbone import (
     RopeScaling,
 )
 from quatrain.exporter.spec.decoder import DecoderSpec
+from quatrain.exporter.spec.drafter import Drafter, DrafterKind
 from quatrain.exporter.spec.exits import Exits, Router
 from quatrain.exporter.spec.feed_forward import BankTopK, GateMode, PredictorActivation
 from quatrain.exporter.spec.streams import KVMirror, Streams
@@ -21,6 +22,8 @@ __all__ = [
     "BankTopK",
     "DType",
     "DecoderSpec",
+    "Drafter",
+    "DrafterKind",
     "Exits",
     "GateMode",
     "KVMirror",

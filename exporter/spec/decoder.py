@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from quatrain.exporter.errors import SpecError
 from quatrain.exporter.spec.backbone import Backbone
+from quatrain.exporter.spec.drafter import Drafter, check_drafter
 from quatrain.exporter.spec.exits import Exits, check_exit_layers
 from quatrain.exporter.spec.feed_forward import BankTopK, check_bank_top_k
 from quatrain.exporter.spec.streams import Streams, check_streams
@@ -21,6 +22,7 @@ class DecoderSpec:
     streams: Streams | None = None
     feed_forward: BankTopK | None = None
     exits: Exits | None = None
+    drafter: Drafter | None = None
 
     def __post_init__(self) -> None:
         layers = self.backbone.num_hidden_layers
@@ -31,12 +33,32 @@ class DecoderSpec:
         if self.feed_forward is not None:
             check_bank_top_k(self.feed_forward, self.backbone.intermediate_size, layers)
             self._refuse_biased_banks()
-        if self.streams is not None and self.exits is not None:
-            raise SpecError(
-                "Hidden Decoding's streams together with N-vium's exits",
-                "no such model is known, and an exit would have to fill the rows of every stream",
-                "use a checkpoint with one of the two",
-            )
+        if self.drafter is not None:
+            check_drafter(self.drafter)
+        self._refuse_pairs()
+
+    def _refuse_pairs(self) -> None:
+        pairs = {
+            "Hidden Decoding's streams together with N-vium's exits": (
+                (self.streams, self.exits),
+                "an exit would have to fill the rows of every stream",
+            ),
+            "latent drafting (HiLP, NextLat) together with N-vium's exits": (
+                (self.drafter, self.exits),
+                "a draft is verified at full depth, which is what exits avoid",
+            ),
+            "latent drafting (HiLP, NextLat) together with Hidden Decoding's streams": (
+                (self.drafter, self.streams),
+                "the dynamics know one state for a token, and it would have several",
+            ),
+        }
+        for asked, (axes, reason) in pairs.items():
+            if all(axis is not None for axis in axes):
+                raise SpecError(
+                    asked,
+                    f"no such model is known: {reason}",
+                    "use a checkpoint with one of the two",
+                )
 
     def _refuse_biased_banks(self) -> None:
         if self.backbone.mlp_bias:
@@ -54,8 +76,14 @@ class DecoderSpec:
             "hidden_decoding": self.streams,
             "bank_topk": self.feed_forward,
             "nvium": self.exits,
+            self._drafter_family: self.drafter,
         }
         return "+".join(name for name, axis in axes.items() if axis is not None) or "dense"
+
+    @property
+    def _drafter_family(self) -> str:
+        is_nextlat = self.drafter is not None and self.drafter.kind == "nextlat"
+        return "nextlat" if is_nextlat else "hilp"
 
     @property
     def num_streams(self) -> int:

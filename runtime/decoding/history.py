@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.manifest import Manifest
@@ -14,7 +15,13 @@ class TokenHistory:
     """Token ids by batch row and position, int64 [B, C]; zeros where nothing was fed yet."""
 
     def __init__(self, manifest: Manifest, batch_size: int) -> None:
-        self.tokens = np.zeros((batch_size, manifest.cache.capacity), np.int64)
+        shape = (batch_size, manifest.cache.capacity)
+        self.tokens = np.zeros(shape, np.int64)
+        # The first position that each may attend to, where a token begins a new document.
+        self.documents: NDArray[np.int64] | None = None
+        self._document_token_id = manifest.document_token_id
+        if self._document_token_id is not None:
+            self.documents = np.zeros(shape, np.int64)
         self._max_seq_len = manifest.limits.max_seq_len
         self._vocab_size = manifest.vocab_size
 
@@ -35,7 +42,22 @@ class TokenHistory:
             self._check(row, end)
         for b, row in enumerate(token_ids):
             self.tokens[b, lengths[b] : ends[b]] = row
+            if self.documents is not None and len(row):
+                self._begin_documents(self.documents[b], lengths[b], ends[b], self.tokens[b])
         return ends
+
+    def _begin_documents(
+        self,
+        documents: NDArray[np.int64],
+        start: int,
+        end: int,
+        tokens: NDArray[np.int64],
+    ) -> None:
+        before = documents[start - 1] if start else 0
+        is_first = tokens[start:end] == self._document_token_id
+        firsts = np.where(is_first, np.arange(start, end), before)
+        documents[start:end] = np.maximum.accumulate(firsts)
+        documents[end:] = 0  # padding may attend to anything
 
     def _check(self, row: Sequence[int], end: int) -> None:
         if end > self._max_seq_len:

@@ -24,7 +24,9 @@ class PlainDecoder:
         graph = graphs[next(g.name for g in manifest.graphs if g.role == "decoder")]
         self._history = TokenHistory(manifest, batch_size)
         source = choose_token_source(model, self._history)
-        self._runner = RowRunner(graph, self.cache, source, manifest.limits.prefill_chunk)
+        self._runner = RowRunner(
+            graph, self.cache, source, manifest.limits.prefill_chunk, self._history.documents
+        )
         self._lengths = [0] * batch_size
         self._logits = np.zeros((batch_size, manifest.vocab_size), np.float32)
 

@@ -40,11 +40,20 @@ class RowRunner:
         cache: That cache.
         source: What its first input is at each position.
         chunk: Most positions of one call.
+        documents: The first position that each may attend to, int64 [B, C] (None: position 0).
     """
 
-    def __init__(self, graph: BoundGraph, cache: KVCache, source: RowSource, chunk: int) -> None:
+    def __init__(
+        self,
+        graph: BoundGraph,
+        cache: KVCache,
+        source: RowSource,
+        chunk: int,
+        documents: NDArray[np.int64] | None = None,
+    ) -> None:
         self._graph = graph
         self._cache = cache
+        self._documents = documents
         self._source = source
         self._input_name = source.input_name
         self._chunk = chunk
@@ -93,6 +102,9 @@ class RowRunner:
             write_indices[b] = start
             positions[b] = self._positions[start:stop]
             mask[b, 0] = self._visible[start:stop, :length]
+            if self._documents is not None:
+                firsts = self._documents[b, start:stop, None]
+                mask[b, 0] &= self._positions[:length] >= firsts
             output_rows[b] = self._positions[:rows] if every_row else max(counts[b] - 1, 0)
 
 

@@ -94,10 +94,11 @@ def _score_dense(
     batch_size, length = token_ids.shape
     cache = model.allocate_cache(batch_size)
     graphs = model.bind(cache)
-    source = choose_token_source(model, _write_history(model, token_ids))
+    history = _write_history(model, token_ids)
+    source = choose_token_source(model, history)
     name = next(graph.name for graph in model.manifest.graphs if graph.role == "decoder")
     chunk = count_scored_rows(model.manifest, batch_size)
-    runner = RowRunner(graphs[name], cache, source, chunk)
+    runner = RowRunner(graphs[name], cache, source, chunk, history.documents)
     for call in runner.run([0] * batch_size, [length] * batch_size, every_row=True):
         yield slice(call.starts[0], call.starts[0] + call.counts[0]), call.outputs["logits"]
 

@@ -10,17 +10,21 @@ from torch import Tensor
 
 from samples.train.bank_topk import BankTopKLlama, sparsify_post_hoc
 from samples.train.data import load_split
+from samples.train.drafts import MAX_DRAFT, DraftReport, report_drafts
 from samples.train.evaluate import ExitReport, TextScore, report_exits, score_text
+from samples.train.fabric import save_fabric
+from samples.train.latent import LatentLlama
 from samples.train.llama import DenseLlama, LanguageModel, LlamaSettings
 from samples.train.load import check_tokenizer, find_checkpoint, load_weights
 from samples.train.loop import LoopSettings, train_model
 from samples.train.nvium import NviumLlama
-from samples.train.recipes import BANKS, RECIPES, Recipe, find_recipe
+from samples.train.recipes import BANKS, NEXTLAT, RECIPES, Recipe, find_recipe
 from samples.train.save import describe_llama, round_weights, save_checkpoint
 from samples.train.tokenizer import encode_documents, encode_text, train_tokenizer
 
 STEPS = 600
 COMMITTED = Path(__file__).parents[1] / "checkpoints"
+PUBLISHED_DRAFTS = {"hilp": (3.41, 2.59), "nextlat": (3.26, 2.57)}
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -54,7 +58,7 @@ def train_recipe(
     model = recipe.build(llama)
     if recipe.start is not None:
         weights = models[recipe.start.recipe].state_dict()
-        model.load_state_dict(recipe.start.adapt(weights))
+        model.load_state_dict({**model.state_dict(), **recipe.start.adapt(weights)})
     count = sum(p.numel() for p in model.parameters())
     print(f"{recipe.name}: {count} parameters, {loop.steps} steps", flush=True)
     train_model(model, stream, loop, print_progress)
@@ -88,6 +92,9 @@ def write_recipe(
     tokenizer: Tokenizer,
 ) -> None:
     """Save the common files and the recipe's own."""
+    if recipe.architecture is None:
+        save_fabric(folder, model, llama, NEXTLAT, tokenizer, loop.steps)
+        return
     config = {**describe_llama(llama, recipe.architecture), **recipe.extra_config(llama)}
     save_checkpoint(folder, model, llama, tokenizer, config)
     for name, text in recipe.extra_files(llama, loop).items():
@@ -113,6 +120,18 @@ def format_scores(scores: dict[str, TextScore]) -> str:
     for name, score in scores.items():
         rows.append(f"{name:18} {score.perplexity:10.3f}  {score.bits_per_byte:9.4f}")
     return "\n".join(rows)
+
+
+def format_drafts(reports: dict[str, DraftReport]) -> str:
+    """Tokens a step beside the paper's (arXiv 2608.05806), of models a thousand times as large."""
+    rows = [
+        f"{'tokens a step':18} after text  along greedy  paper: code  ClimbMix  (K = {MAX_DRAFT})"
+    ]
+    for name, report in reports.items():
+        code, climbmix = PUBLISHED_DRAFTS[name]
+        own = f"{report.after_text:10.3f}  {report.along_greedy:12.3f}"
+        rows.append(f"{name:18} {own}  {code:11.2f}  {climbmix:8.2f}")
+    return "\n".join([*rows, f"{'none':18} {1:10.3f}  {1:12.3f}"])
 
 
 def format_exits(report: ExitReport) -> str:
@@ -163,6 +182,9 @@ def main(arguments: list[str] | None = None) -> None:
         models = add_post_hoc(models)
     scores = {name: score_text(model, heldout, num_bytes) for name, model in models.items()}
     print(format_scores(scores))
+    drafting = {n: model for n, model in models.items() if isinstance(model, LatentLlama)}
+    if drafting:
+        print(format_drafts({n: report_drafts(model, heldout) for n, model in drafting.items()}))
 
 
 if __name__ == "__main__":

@@ -90,12 +90,14 @@ class Attention(nn.Module):
         """[B, T, heads * D] to [B, heads, T, D]."""
         return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
 
-    def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        """Same shape as x."""
+    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None = None) -> Tensor:
+        """Same shape as x; `mask` [.., T, T] is True where a row may look, None is causal."""
         queries = apply_rope(self.split_heads(self.q_proj(x)), rope)
         keys = apply_rope(self.split_heads(self.k_proj(x)), rope)
         values = self.split_heads(self.v_proj(x))
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=mask is None
+        )
         projected: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
         return projected
 
@@ -126,9 +128,9 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
         self.mlp = FeedForward(settings)
 
-    def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        """Same shape as x."""
-        x = x + self.self_attn(self.input_layernorm(x), rope)
+    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None = None) -> Tensor:
+        """Same shape as x; `mask` as in `Attention`."""
+        x = x + self.self_attn(self.input_layernorm(x), rope, mask)
         output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return output
 
@@ -163,9 +165,14 @@ class DenseLlama(LanguageModel):
         self.lm_head = nn.Linear(settings.hidden_size, settings.vocab_size, bias=False)
         init_weights(self, settings.initializer_range)
 
+    def compute_states(self, tokens: Tensor) -> Tensor:
+        """norm(h_L) [B, T, hidden]: what the head reads."""
+        states: Tensor = self.model.norm(self.model.run_layers(tokens)[-1])
+        return states
+
     def compute_logits(self, tokens: Tensor) -> Tensor:
         """lm_head(norm(h_L)) [B, T, vocab]."""
-        logits: Tensor = self.lm_head(self.model.norm(self.model.run_layers(tokens)[-1]))
+        logits: Tensor = self.lm_head(self.compute_states(tokens))
         return logits
 
     def target_logprobs(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -7,15 +7,19 @@ from functools import partial
 from torch import Tensor
 
 from samples.train.bank_topk import BankSettings, BankTopKLlama, add_predictors
+from samples.train.hilp import HilpLlama, HilpSettings
 from samples.train.hydra import describe_nvium, format_yaml
 from samples.train.llama import DenseLlama, LanguageModel, LlamaSettings
 from samples.train.loop import LoopSettings
+from samples.train.nextlat import NextLatLlama, NextLatSettings
 from samples.train.nvium import NviumLlama, NviumSettings
 from samples.train.streams import HiddenDecodingLlama, StreamSettings, expand_tables
 
 NVIUM = NviumSettings()
 STREAMS = StreamSettings()
 BANKS = BankSettings()
+HILP = HilpSettings()
+NEXTLAT = NextLatSettings()
 
 Weights = Mapping[str, Tensor]
 
@@ -45,9 +49,17 @@ def bank_config(llama: LlamaSettings) -> Mapping[str, object]:
     return BANKS.as_dict()
 
 
+def hilp_config(llama: LlamaSettings) -> Mapping[str, object]:
+    """A Llama with one key more."""
+    return HILP.as_dict()
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The recipe whose weights another one goes on from, and what becomes of them first."""
+    """The recipe whose weights another one goes on from, and what becomes of them first.
+
+    Tensors that it does not give start at random, from the seed.
+    """
 
     recipe: str
     adapt: Callable[[Weights], Weights]
@@ -58,7 +70,8 @@ class Recipe:
     """How to build one model, and what its checkpoint needs beyond the common files."""
 
     name: str
-    architecture: str
+    architecture: str | None
+    """None: saved in NextLat's layout, not in Hugging Face's."""
     build: Callable[[LlamaSettings], LanguageModel]
     extra_files: Callable[[LlamaSettings, LoopSettings], Mapping[str, str]] = no_files
     extra_config: Callable[[LlamaSettings], Mapping[str, object]] = no_config
@@ -84,7 +97,7 @@ class Recipe:
 RECIPES = (
     Recipe("dense", "LlamaForCausalLM", DenseLlama),
     Recipe("nvium", "NviumModel", partial(NviumLlama, nvium=NVIUM), nvium_files),
-    # What the extra steps alone are worth: the same steps and batches as the next two.
+    # What the extra steps alone are worth: the same steps and batches as all that follow.
     Recipe(
         "dense-continued",
         "LlamaForCausalLM",
@@ -106,6 +119,14 @@ RECIPES = (
         extra_config=bank_config,
         start=Start("dense", partial(add_predictors, rank=BANKS.predictor_rank)),
     ),
+    Recipe(
+        "hilp",
+        "LlamaHiLPForCausalLM",
+        partial(HilpLlama, hilp=HILP),
+        extra_config=hilp_config,
+        start=Start("dense", dict),
+    ),
+    Recipe("nextlat", None, partial(NextLatLlama, nextlat=NEXTLAT), start=Start("dense", dict)),
 )
 
 

@@ -63,6 +63,13 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
+def save_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None:
+    """The tokenizer and how tools are to load it."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", describe_tokenizer(max_length))
+    write_json(folder / "special_tokens_map.json", {"bos_token": BOS, "eos_token": EOS})
+
+
 def save_checkpoint(
     folder: Path,
     model: nn.Module,
@@ -77,7 +84,4 @@ def save_checkpoint(
     write_json(folder / "config.json", dict(sorted(config.items())))
     ends = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID}
     write_json(folder / "generation_config.json", ends)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    length = settings.max_position_embeddings
-    write_json(folder / "tokenizer_config.json", describe_tokenizer(length))
-    write_json(folder / "special_tokens_map.json", {"bos_token": BOS, "eos_token": EOS})
+    save_tokenizer(folder, tokenizer, settings.max_position_embeddings)

@@ -1,4 +1,4 @@
-"""Probed bundles: what enters each feed-forward network, whatever the family."""
+"""Probed bundles: what enters each feed-forward network and the head, whatever the family."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.exporter.checkpoint.folders import GOLDEN
 
 from quatrain.exporter import export_checkpoint, open_checkpoint
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.probe import probe_bundle, run_probe
+from quatrain.exporter.probe import HEAD_INPUT, probe_bundle, run_probe
 from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.decoding.scoring import score_tokens
 from quatrain.runtime.manifest import load_manifest
@@ -74,5 +74,30 @@ def test_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     export_checkpoint(GOLDEN / "nvium" / "checkpoint", bundle, self_test=False)
     with pytest.raises(ExportError, match=r"layers 99"), probe_bundle(bundle, [0, 99]):
+        pass
+    assert os.listdir(tmp_path) == ["bundle"]
+
+
+@pytest.mark.parametrize("family", ["hidden_decoding", "bank_topk"])
+def test_states_are_what_the_head_makes_logits_of(tmp_path: Path, family: str) -> None:
+    source = open_checkpoint(GOLDEN / family / "checkpoint")
+    export_checkpoint(source.folder, tmp_path / "bundle", prefill_chunk=5, self_test=False)
+    is_tied = source.spec.backbone.tie_word_embeddings
+    name = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
+    head = source.tensors[name].read().astype(np.float32)
+    starts = []
+    with probe_bundle(tmp_path / "bundle", (), states=True) as model:
+        for rows in run_probe(model, IDS):
+            states, logits = rows.outputs[HEAD_INPUT], rows.outputs["logits"]
+            assert rows.inputs == {} and states.shape == (2, rows.num_tokens, head.shape[1])
+            assert np.allclose(states @ head.T, logits, atol=1e-4)
+            starts.append(rows.start)
+    assert starts == [0, 5]
+
+
+def test_states_of_a_model_with_exits_are_refused(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    export_checkpoint(GOLDEN / "nvium" / "checkpoint", bundle, self_test=False)
+    with pytest.raises(ExportError, match="what the head"), probe_bundle(bundle, states=True):
         pass
     assert os.listdir(tmp_path) == ["bundle"]

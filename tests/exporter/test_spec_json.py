@@ -8,6 +8,7 @@ from tests.exporter.checkpoint.folders import BACKBONE, EXITS
 from quatrain.exporter.spec import (
     BankTopK,
     DecoderSpec,
+    Drafter,
     KVMirror,
     LinearRopeScaling,
     Llama3RopeScaling,
@@ -19,7 +20,7 @@ from quatrain.exporter.spec_json import describe_spec
 def test_dense_spec_is_json_able() -> None:
     described = describe_spec(DecoderSpec(BACKBONE))
     assert json.loads(json.dumps(described)) == described
-    assert all(described[axis] is None for axis in ("streams", "feed_forward", "exits"))
+    assert all(described[axis] is None for axis in ("streams", "feed_forward", "exits", "drafter"))
     assert described["backbone"]["num_key_value_heads"] == 2  # type: ignore[index]
 
 
@@ -65,6 +66,17 @@ def test_banks_are_nested_with_lists() -> None:
         "gate_mode": "hard",
         "predictor_activation": None,
         "dense_fallback_layers": [1],
+    }
+
+
+def test_a_drafter_is_nested() -> None:
+    described = describe_spec(DecoderSpec(BACKBONE, drafter=Drafter("concat", 20, False)))
+    assert json.loads(json.dumps(described)) == described
+    assert described["drafter"] == {
+        "kind": "concat",
+        "inner_size": 20,
+        "residual": False,
+        "norm_eps": 1e-5,
     }
 
 

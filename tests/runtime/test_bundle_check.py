@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quatrain.runtime import bundle_check
-from quatrain.runtime.bundle_check import verify_bundle
+from quatrain.runtime.bundle_check import hash_header, verify_bundle
 from quatrain.runtime.errors import BundleError
 from quatrain.runtime.manifest import (
     CacheLayout,
@@ -185,6 +185,37 @@ def test_another_header_is_named(weights: Path, data: bytes, found: str) -> None
     os.utime(weights, ns=times)
     with pytest.raises(BundleError, match=found):
         verify_bundle(weights.parent, manifest)
+
+
+def test_a_linked_zip_is_held_to_its_ends(tmp_path: Path) -> None:
+    """As torch.save writes it: names and shapes come first, and last the CRCs of all data."""
+    mib, path = 1 << 20, tmp_path / "model.pt"
+    data = bytearray(b"PK\x03\x04" + bytes(4 * mib))
+    path.write_bytes(data)
+    times = (1, 1)
+    os.utime(path, ns=times)
+    digest = hashlib.sha256(data[:mib] + data[-mib:]).hexdigest()
+    link = Link(mtime_ns=1, header_sha256=digest)
+    manifest = make_manifest(FileRecord(path=path.name, bytes=len(data), sha256=None, link=link))
+    verify_bundle(tmp_path, manifest)
+    for place, is_seen in [(mib - 1, True), (2 * mib, False), (-mib, True), (-1, True)]:
+        changed = data.copy()
+        changed[place] = 1
+        path.write_bytes(changed)
+        os.utime(path, ns=times)
+        if is_seen:
+            with pytest.raises(BundleError, match="header with SHA-256"):
+                verify_bundle(tmp_path, manifest)
+        else:
+            verify_bundle(tmp_path, manifest)
+
+
+def test_a_linked_zip_may_be_small(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"PK\x03\x04 and little more")
+    assert (
+        hash_header(path, path.stat().st_size) == hashlib.sha256(path.read_bytes() * 2).hexdigest()
+    )
 
 
 def test_a_tiny_link_is_no_safetensors(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from quatrain.runtime.manifest import (
     MANIFEST_NAME,
     CacheLayer,
     CacheLayout,
+    DraftLayout,
     ExitLayout,
     FileRecord,
     Graph,
@@ -110,6 +111,44 @@ def make_cached_manifest() -> Manifest:
     return msgspec.structs.replace(manifest, graphs=[graph, *others])
 
 
+def make_drafter_manifest() -> Manifest:
+    """A decoder that gives its states, and a drafter."""
+    manifest = make_manifest()
+    decoder, drafter = manifest.graphs
+    state: list[int | str] = ["batch", 8]
+    return msgspec.structs.replace(
+        manifest,
+        graphs=[
+            change_graph(decoder, "decoder", INPUTS, [describe("hidden", ["batch", "outputs", 8])]),
+            change_graph(
+                drafter,
+                "drafter",
+                [
+                    describe("state", state),
+                    TensorInfo(name="input_ids", dtype="int64", shape=["batch"]),
+                ],
+                [describe("updated_state", state), describe("logits", ["batch", 100])],
+            ),
+        ],
+        exits=None,
+        drafter=DraftLayout(graph="head"),
+        document_token_id=2,
+    )
+
+
+def describe(name: str, shape: list[int | str]) -> TensorInfo:
+    return TensorInfo(name=name, dtype="float32", shape=shape)
+
+
+def change_graph(
+    graph: Graph, role: str, inputs: list[TensorInfo], outputs: list[TensorInfo]
+) -> Graph:
+    deployment = msgspec.structs.replace(graph.deployment, inputs=inputs, outputs=outputs)
+    return msgspec.structs.replace(
+        graph, role=role, inputs=inputs, outputs=outputs, deployment=deployment
+    )
+
+
 def embedding_inputs(graph: Graph, width: int) -> Graph:
     shape: list[int | str] = ["batch", "rows", width]
     inputs = [TensorInfo(name="inputs_embeds", dtype="float32", shape=shape)]
@@ -118,11 +157,20 @@ def embedding_inputs(graph: Graph, width: int) -> Graph:
 
 
 @pytest.mark.parametrize(
-    "manifest", [make_manifest(), make_streams_manifest(), make_cached_manifest()]
+    "manifest",
+    [make_manifest(), make_streams_manifest(), make_cached_manifest(), make_drafter_manifest()],
 )
 def test_what_is_written_reads_back(tmp_path, manifest: Manifest):
     (tmp_path / MANIFEST_NAME).write_bytes(dump_manifest(manifest))
     assert load_manifest(tmp_path) == manifest
+
+
+def test_a_manifest_from_before_there_were_drafters_is_read():
+    data = json.loads(dump_manifest(make_manifest()))
+    del data["limits"]["max_draft"], data["drafter"], data["document_token_id"]
+    manifest = parse_manifest(json.dumps(data).encode(), "b")
+    assert manifest == make_manifest()
+    assert (manifest.limits.max_draft, manifest.drafter) == (8, None)
 
 
 def test_rows_and_tokens_are_the_same_where_a_token_has_one_row():
@@ -235,9 +283,60 @@ CACHE_EDITS = {
         "and is []",
     ),
 }
+DRAFTER_EDITS = {
+    "drafter that is not there": (
+        change_value("drafter", "graph", value="guesser"),
+        "referred to but not there: guesser",
+    ),
+    "drafter that is none": (
+        change_value("graphs", 1, "role", value="head"),
+        "the drafter head, and graphs of that role: none",
+    ),
+    "decoder that drafts": (
+        change_value("drafter", "graph", value="segment_0"),
+        "the drafter segment_0, and graphs of that role: ['head']",
+    ),
+    "drafter for nobody": (change_value("drafter", value=None), "nothing refers to: head"),
+    "drafter without a decoder": (
+        change_value("graphs", 0, "role", value="segment"),
+        "without a decoder",
+    ),
+    "drafter and exits": (
+        change_value("exits", value={"layers": [1], "segments": ["segment_0"], "heads": ["head"]}),
+        "exits and a drafter",
+    ),
+    "no states": (
+        change_value("graphs", 0, "outputs", value=[]),
+        "no states among the outputs of segment_0.float32.onnx",
+    ),
+    "no states on a device": (
+        change_value("graphs", 0, "deployment", "outputs", 0, "shape", value=["batch"]),
+        "no states among the outputs of segment_0.float16.onnx",
+    ),
+    "states of another width": (
+        change_value("graphs", 1, "inputs", 0, "shape", 1, value=9),
+        "state of head.float32.onnx should be float32 ['batch', 8] and is float32 ['batch', 9]",
+    ),
+    "tokens of another type": (
+        change_value("graphs", 1, "deployment", "inputs", 1, "dtype", value="float32"),
+        "input_ids of head.float16.onnx should be int64 ['batch'] and is float32 ['batch']",
+    ),
+    "logits of another vocabulary": (
+        change_value("graphs", 1, "outputs", 1, "shape", 1, value=99),
+        "logits of head.float32.onnx should be float32 ['batch', 100]",
+    ),
+    "no state to go on from": (
+        change_value("graphs", 1, "outputs", 0, "name", value="state_2"),
+        "updated_state of head.float32.onnx should be float32 ['batch', 8] and is absent",
+    ),
+    "nothing to draft": (change_value("limits", "max_draft", value=0), "below 1"),
+    "document token outside": (change_value("document_token_id", value=100), "document token"),
+    "document token below": (change_value("document_token_id", value=-1), "document token"),
+}
 CASES = {name: (make_manifest, *edit) for name, edit in EDITS.items()}
 CASES |= {name: (make_streams_manifest, *edit) for name, edit in STREAMS_EDITS.items()}
 CASES |= {name: (make_cached_manifest, *edit) for name, edit in CACHE_EDITS.items()}
+CASES |= {name: (make_drafter_manifest, *edit) for name, edit in DRAFTER_EDITS.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -26,18 +26,29 @@ from samples.train.bank_topk import (
     sparsify_post_hoc,
 )
 from samples.train.data import SHORT_PARAGRAPH, load_split
+from samples.train.drafts import report_drafts
 from samples.train.evaluate import report_exits, route_argmax, score_text
+from samples.train.fabric import load_fabric
+from samples.train.hilp import HilpLlama
+from samples.train.latent import LatentLlama
 from samples.train.llama import DenseLlama, LlamaSettings, Rope, apply_rope, build_rope
 from samples.train.load import check_tokenizer, find_checkpoint, load_weights
+from samples.train.nextlat import NextLatLlama
 from samples.train.nvium import NviumLlama, NviumSettings, chain_exit_probs, mean_depth, pull_even
-from samples.train.recipes import BANKS, STREAMS
+from samples.train.recipes import BANKS, HILP, NEXTLAT, STREAMS
 from samples.train.streams import HiddenDecodingLlama, StreamSettings, expand_tables
 from samples.train.tokenizer import encode_text
 
 TINY = LlamaSettings(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=4)
 TINY_NVIUM = NviumSettings((1, 3), router_intermediate_size=8, pull_weight=2, compute_weight=0.3)
 TINY_BANKS = BankSettings(bank_size=8, top_k=2, predictor_rank=3)
-CHECKPOINTS = ("topics-dense", "topics-nvium", "topics-hidden-decoding", "topics-bank-topk")
+CHECKPOINTS = (
+    "topics-dense",
+    "topics-nvium",
+    "topics-hidden-decoding",
+    "topics-bank-topk",
+    "topics-hilp",
+)
 TABLE = "model.scale_seq_embed_tokens_list.{}.weight"
 COMMITTED = Path(__file__).parents[2] / "samples" / "checkpoints"
 
@@ -48,6 +59,10 @@ def build_named(name: str) -> DenseLlama | NviumLlama:
         return HiddenDecodingLlama(settings, STREAMS)
     if name == "topics-bank-topk":
         return BankTopKLlama(settings, BANKS)
+    if name == "topics-hilp":
+        return HilpLlama(settings, HILP)
+    if name == "topics-nextlat":
+        return NextLatLlama(settings, NEXTLAT)
     if name == "topics-nvium":
         return NviumLlama(settings, NviumSettings())
     return DenseLlama(settings)
@@ -360,6 +375,18 @@ def test_own_folder_comes_before_the_committed_one(tmp_path: Path) -> None:
         find_checkpoint("topics-none", (tmp_path, COMMITTED))
 
 
+def load_committed(name: str) -> tuple[DenseLlama | NviumLlama, Tensor]:
+    """The model and the held-out ids."""
+    folder, text = COMMITTED / name, (COMMITTED / "heldout.txt").read_text(encoding="utf-8")
+    model = build_named(name)
+    if name == "topics-nextlat":
+        load_fabric(model, folder, num_layers=8)
+    else:
+        load_weights(model, folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return model, torch.tensor(encode_text(tokenizer, text))
+
+
 @pytest.mark.parametrize(
     ("name", "perplexity"),
     [
@@ -367,16 +394,38 @@ def test_own_folder_comes_before_the_committed_one(tmp_path: Path) -> None:
         ("topics-nvium", 35.078),
         ("topics-hidden-decoding", 32.383),
         ("topics-bank-topk", 33.425),
+        ("topics-hilp", 37.488),
+        ("topics-nextlat", 31.276),
     ],
 )
 def test_committed_checkpoints_score_as_stated(name: str, perplexity: float) -> None:
-    folder, text = COMMITTED / name, (COMMITTED / "heldout.txt").read_text(encoding="utf-8")
-    model = build_named(name)
-    load_weights(model, folder)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ids = torch.tensor(encode_text(tokenizer, text))
-    score = score_text(model, ids, len(text.encode()))
+    model, ids = load_committed(name)
+    score = score_text(model, ids, num_bytes=30723)
     assert score.perplexity == pytest.approx(perplexity, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "after_text", "along_greedy"),
+    [("topics-hilp", 1.412, 1.477), ("topics-nextlat", 1.506, 1.605)],
+)
+def test_committed_checkpoints_draft_as_stated(
+    name: str, after_text: float, along_greedy: float
+) -> None:
+    model, ids = load_committed(name)
+    assert isinstance(model, LatentLlama)
+    report = report_drafts(model, ids)
+    assert report.after_text == pytest.approx(after_text, rel=0.01)
+    assert report.along_greedy == pytest.approx(along_greedy, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["topics-hilp", "topics-nextlat"])
+def test_committed_checkpoints_stay_small(name: str) -> None:
+    files = [
+        path for path in (COMMITTED / name).iterdir() if path.suffix in (".safetensors", ".pt")
+    ]
+    assert len(files) == 1
+    assert files[0].stat().st_size < 3_000_000
 
 
 @pytest.fixture(scope="module")
@@ -457,6 +506,43 @@ def test_smoke_run_saves_bank_settings(smoke: Path) -> None:
 
 
 @pytest.mark.slow
+def test_smoke_run_saves_hilp_settings(smoke: Path) -> None:
+    config = json.loads((smoke / "topics-hilp" / "config.json").read_text())
+    dense = json.loads((smoke / "topics-dense" / "config.json").read_text())
+    hilp = {"drafter": "glu_cross", "residual": True, "window": 4}
+    assert config == dense | {"architectures": ["LlamaHiLPForCausalLM"], "hilp": hilp}
+    tensors = load_file(smoke / "topics-hilp" / "model.safetensors")
+    added = tensors.keys() - load_file(smoke / "topics-dense" / "model.safetensors").keys()
+    groups = {
+        "lower_dynamics": ("w_h", "w_e", "gate", "up", "down"),
+        "swa": ("norm", "q_proj", "k_proj", "v_proj", "o_proj"),
+        "upper_dynamics": ("gate", "up", "down"),
+        "combined_head": ("w_h", "w_u", "out"),
+    }
+    assert added == {f"{group}.{n}.weight" for group, names in groups.items() for n in names}
+    assert tensors["lower_dynamics.gate.weight"].shape == (4 * 96, 96)
+    assert tensors["combined_head.out.weight"].shape == (1024, 96)
+
+
+@pytest.mark.slow
+def test_smoke_run_saves_nextlat_in_its_own_layout(smoke: Path) -> None:
+    folder = smoke / "topics-nextlat"
+    settings = yaml.safe_load((folder / "materialized_config.yaml").read_text())
+    assert settings["n_embd"] == 96
+    assert settings["mtp_horizon"] == 4
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert tokenizer.token_to_id("<|endoftext|>") == settings["eos_token_id"]
+    checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
+    assert checkpoint["training_steps"] == 2
+    tensors = checkpoint["model"]
+    assert all(t.dtype == torch.bfloat16 and t.isfinite().all() for t in tensors.values())
+    assert tensors["transformer.blocks.7.attn.c_attn.weight"].shape == (3 * 96, 96)
+    assert tensors["transformer.blocks.7.mlp.up.gate_up.weight"].shape == (2 * 256, 96)
+    assert len(tensors) == 3 + 8 * 6 + 4
+    assert not (folder / "config.json").exists()
+
+
+@pytest.mark.slow
 def test_smoke_run_goes_on_from_its_own_dense_model(smoke: Path) -> None:
     dense = load_file(smoke / "topics-dense" / "model.safetensors")
     streams = load_file(smoke / "topics-hidden-decoding" / "model.safetensors")
@@ -475,7 +561,7 @@ def test_smoke_run_goes_on_from_its_own_dense_model(smoke: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hidden-decoding", "bank-topk"])
+@pytest.mark.parametrize("name", ["hidden-decoding", "bank-topk", "hilp", "nextlat"])
 def test_single_recipe_goes_on_from_the_committed_model(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -484,4 +570,6 @@ def test_single_recipe_goes_on_from_the_committed_model(
     assert f"dense: read from {COMMITTED / 'topics-dense'}" in printed
     assert "\ndense                  34.284" in printed
     assert ("\ndense-4x               35.477" in printed) == (name == "bank-topk")
+    paper = {"hilp": "       3.41      2.59\n", "nextlat": "       3.26      2.57\n"}
+    assert all((row in printed) == (name == own) for own, row in paper.items())
     assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == [f"topics-{name}"]

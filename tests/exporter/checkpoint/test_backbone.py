@@ -165,7 +165,7 @@ def test_malformed_rope(rope: object, asked: str, found: str) -> None:
         ("o_norm", True, "a norm of the attention output"),
         ("qk_rope_head_dim", 2, "rotation of a part of each head only"),
         ("num_nextn_predict_layers", 1, "layers that predict further tokens"),
-        ("hilp", {"window": 4}, "HiLP latent drafting: this family is not supported yet"),
+        ("nextlat", {"proj_factor": 1.6}, "NextLat is read from its own layout"),
     ],
 )
 def test_setting_that_changes_the_numbers(key: str, value: object, found: str) -> None:

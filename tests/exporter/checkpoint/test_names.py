@@ -13,11 +13,12 @@ from quatrain.exporter.checkpoint.fields import Fields
 from quatrain.exporter.checkpoint.names import (
     expected_tensors,
     feed_forward_name,
+    is_dynamics,
     is_predictor,
     stream_table_name,
 )
 from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
-from quatrain.exporter.spec import BankTopK, DecoderSpec, KVMirror, Streams
+from quatrain.exporter.spec import BankTopK, DecoderSpec, Drafter, DrafterKind, KVMirror, Streams
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -112,3 +113,42 @@ def test_golden_nvium_has_exactly_the_expected_tensors() -> None:
     assert expected_tensors(DecoderSpec(backbone, exits=exits)) == {
         name: tensor.shape for name, tensor in stored.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "added"),
+    [
+        (
+            "glu_cross",
+            {
+                "lower_dynamics.w_h.weight": (16, 16),
+                "lower_dynamics.w_e.weight": (16, 16),
+                "lower_dynamics.gate.weight": (20, 16),
+                "lower_dynamics.up.weight": (20, 16),
+                "lower_dynamics.down.weight": (16, 20),
+            },
+        ),
+        (
+            "concat",
+            {
+                "lower_dynamics.gate.weight": (20, 32),
+                "lower_dynamics.up.weight": (20, 32),
+                "lower_dynamics.down.weight": (16, 20),
+            },
+        ),
+        (
+            "nextlat",
+            {
+                "dynamics_model.norm_x.weight": (32,),
+                "dynamics_model.mlp.0.weight": (20, 32),
+                "dynamics_model.mlp.2.weight": (20, 20),
+                "dynamics_model.mlp.4.weight": (16, 20),
+            },
+        ),
+    ],
+)
+def test_dynamics_come_on_top(kind: DrafterKind, added: dict[str, tuple[int, ...]]) -> None:
+    dense = expected_tensors(DecoderSpec(BACKBONE))
+    drafting = expected_tensors(DecoderSpec(BACKBONE, drafter=Drafter(kind, 20)))
+    assert drafting == dense | added and len(drafting) == len(dense) + len(added)
+    assert all(map(is_dynamics, added)) and not any(map(is_dynamics, dense))

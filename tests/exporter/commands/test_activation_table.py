@@ -1,6 +1,7 @@
 """`quatrain inspect --activations`, as a user runs it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -65,6 +66,28 @@ def test_text(bundle: Path, ids: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert [line.split()[:3] for line in best] == [["layer", "1", "dense"]]
     assert "  2        dense" in out
     assert "quatrain export CHECKPOINT -o BUNDLE --dense-fallback 1-2" in out
+
+
+def test_a_plot_takes_the_place_of_no_pipe_and_of_no_link(
+    bundle: Path, ids: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link.svg"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "plot.svg")
+    assert inspect(bundle, "--activations", ids, "--plot", pipe) == 1
+    assert "a device or a pipe" in capsys.readouterr().err and pipe.is_fifo()
+    assert inspect(bundle, "--activations", ids, "--plot", link, "--tokens", 40) == 0
+    assert link.is_symlink() and link.read_text().startswith("<svg")
+
+
+def test_a_plot_that_cannot_be_written_is_told(
+    bundle: Path, ids: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / f"{'x' * 250}.svg"  # the name is possible, that of its temporary file is not
+    assert inspect(bundle, "--activations", ids, "--plot", plot, "--tokens", 40) == 1
+    error = capsys.readouterr().err.splitlines()[-3:]
+    assert error[0].startswith("asked: draw") and "too long" in error[1]
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_a_predictor_no_share_is_shown(

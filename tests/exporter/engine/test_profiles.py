@@ -7,7 +7,7 @@ from tests.exporter.engine.engine_bundle import write_bundle
 from quatrain.exporter.engine.profiles import plan_profiles
 from quatrain.exporter.errors import BuildError
 from quatrain.runtime.decoding.scoring import count_scored_rows
-from quatrain.runtime.manifest import ExitLayout, Manifest, TensorInfo, load_manifest
+from quatrain.runtime.manifest import DraftLayout, ExitLayout, Manifest, TensorInfo, load_manifest
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,50 @@ def test_behind_an_exit_decode_also_runs_the_deferred_rows(manifest, position, r
 
     assert decode.shapes["input_ids"][2] == [2, rows]
     assert decode.shapes["output_rows"][2] == [2, 1]
+
+
+def with_drafter(manifest: Manifest, **limits: int) -> Manifest:
+    """The decoder with a drafter, whose graph has the batch alone."""
+    state, token = (
+        TensorInfo(name="state", dtype="float32", shape=["batch", 32]),
+        TensorInfo(name="input_ids", dtype="int64", shape=["batch"]),
+    )
+    decoder = manifest.graphs[0]
+    deployment = msgspec.structs.replace(decoder.deployment, inputs=[state, token])
+    drafter = msgspec.structs.replace(
+        decoder, name="drafter", role="drafter", deployment=deployment
+    )
+    return msgspec.structs.replace(
+        with_limits(manifest, **limits),
+        graphs=[decoder, drafter],
+        drafter=DraftLayout(graph="drafter"),
+    )
+
+
+def test_with_a_drafter_decode_also_verifies_what_was_drafted(manifest):
+    shapes = plan(with_drafter(manifest, max_draft=8))["decode"]
+
+    assert shapes["input_ids"] == [[1, 1], [1, 5], [2, 9]]
+    assert shapes["attention_mask"] == [[1, 1, 1, 1], [1, 1, 5, 16], [2, 1, 9, 48]]
+    assert shapes["output_rows"] == [[1, 1], [1, 5], [2, 9]]
+    assert plan(with_drafter(manifest, max_draft=8))["prefill"] == plan(manifest)["prefill"]
+
+
+def test_no_more_is_drafted_than_the_cache_holds(manifest):
+    shapes = plan(with_drafter(manifest, max_draft=100))["decode"]
+
+    assert shapes["input_ids"][2] == shapes["output_rows"][2] == [2, 48]
+
+
+def test_a_drafter_has_one_profile_of_batches(manifest):
+    drafting = with_drafter(manifest)
+    [profile] = plan_profiles(drafting.graph("drafter"), drafting)
+
+    assert profile.name == "decode"
+    assert profile.shapes == {
+        "state": [[1, 32], [1, 32], [2, 32]],
+        "input_ids": [[1], [1], [2]],
+    }
 
 
 def test_no_more_rows_than_the_cache_holds(manifest):

@@ -23,7 +23,7 @@ from tests.exporter.checkpoint.folders import (
 )
 
 from quatrain.exporter import export_checkpoint, open_checkpoint, sparsify_checkpoint
-from quatrain.exporter.errors import ExportError, SpecError
+from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress
 from quatrain.exporter.sparsification import calibration as calibration_module
 from quatrain.exporter.sparsification.settings import choose_rank
@@ -115,6 +115,18 @@ def test_a_higher_rank_finds_more_than_chance_and_a_lower_one(
         report = sparsify_checkpoint(source, out, text=ids, window=16, rank=rank, **BANKS)
         shares.append(np.mean([quality.gate_share for quality in report.layers]))
     assert 0.25 < shares[0] < shares[1] < 1  # by chance it is 2 of 8
+
+
+def test_a_predictor_is_no_wider_than_a_network_narrower_than_its_input(
+    tmp_path: Path, ids: Path
+) -> None:
+    spec = replace(DENSE, backbone=replace(BACKBONE, intermediate_size=4))
+    tensors = random_tensors(spec, np.float32)
+    source = write_checkpoint(tmp_path / "dense", tensors, intermediate_size=4)
+    flags: dict[str, Any] = {"text": ids, "window": 16, "bank_size": 4, "top_k": 2}
+    assert sparsify_checkpoint(source, tmp_path / "out", **flags).banks.predictor_rank == 4
+    with pytest.raises(ExportError, match=r"rank 5[\s\S]*1 to 4"):
+        sparsify_checkpoint(source, tmp_path / "more", rank=5, **flags)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -264,6 +276,8 @@ def test_a_folder_of_something_else_is_never_work(tmp_path: Path, source: Path, 
     [
         ({"bank_size": 7}, r"24, which is not a whole[\s\S]*2, 3, 4, 6, 8, 12, 24"),
         ({"bank_size": 0}, r"banks of 0"),
+        ({"top_k": 0}, r"0 active channels[\s\S]*--top-k from 1 to 8"),
+        ({"top_k": 9}, r"9 active channels[\s\S]*--top-k from 1 to 8"),
         ({"text": None}, r"no text to fit[\s\S]*dense-topk"),
         ({"rank": 17}, r"rank 17[\s\S]*1 to 16"),
         ({"rank": 0}, r"rank 0"),
@@ -286,9 +300,23 @@ def test_settings_that_cannot_be_are_refused(
     assert set(os.listdir(tmp_path)) == {"dense", "ids.npy"}
 
 
-def test_too_many_active_channels_are_refused(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(SpecError, match="9 active channels of 8"):
-        sparsify_checkpoint(source, tmp_path / "out", method="dense-topk", bank_size=8, top_k=9)
+@pytest.mark.parametrize("place", ["out", "out/work", "dense/work"])
+def test_work_in_the_output_or_the_source_is_refused_before_any_is_done(
+    tmp_path: Path, source: Path, ids: Path, place: str
+) -> None:
+    before = os.listdir(source)
+    with pytest.raises(ExportError, match="keep work in"):
+        sparsify_checkpoint(
+            source, tmp_path / "out", text=ids, window=16, work=tmp_path / place, **BANKS
+        )
+    assert set(os.listdir(tmp_path)) == {"dense", "ids.npy"} and os.listdir(source) == before
+
+
+def test_banks_of_a_prime_number_of_channels(tmp_path: Path) -> None:
+    spec = replace(DENSE, backbone=replace(BACKBONE, intermediate_size=257))
+    source = write_checkpoint(tmp_path / "dense", random_tensors(spec), intermediate_size=257)
+    with pytest.raises(ExportError, match="choose one of 257"):
+        sparsify_checkpoint(source, tmp_path / "out", method="dense-topk", bank_size=8)
 
 
 def test_a_sparse_checkpoint_an_existing_output_and_one_inside_the_source_are_refused(
@@ -309,20 +337,23 @@ def test_texts_without_a_tokenizer_and_bad_ids_are_refused(tmp_path: Path, sourc
     np.save(tmp_path / "floats.npy", np.ones(400))
     np.save(tmp_path / "large.npy", np.full(400, 48))
     (tmp_path / "broken.npy").write_bytes(b"no array")
+    (tmp_path / "empty.npy").write_bytes(b"")
     for name, message in {
         "text.txt": "no tokenizer.json",
         "floats.npy": "not a one-dimensional array of integers",
         "large.npy": "a vocabulary of 48",
         "broken.npy": "read the token ids",
+        "empty.npy": "read the token ids",
         "absent.npy": "No such file",
     }.items():
         with pytest.raises(ExportError, match=message):
             sparsify_checkpoint(source, tmp_path / "out", text=tmp_path / name, window=16, **BANKS)
 
 
-def test_weights_that_are_not_finite_are_told(tmp_path: Path, ids: Path) -> None:
+@pytest.mark.parametrize("name", ["0.self_attn.o_proj", "2.mlp.gate_proj"])
+def test_weights_that_are_not_finite_are_told(tmp_path: Path, ids: Path, name: str) -> None:
     tensors = random_tensors(DENSE, np.float32)
-    tensors["model.layers.0.self_attn.o_proj.weight"][0, 0] = np.nan
+    tensors[f"model.layers.{name}.weight"][0, 0] = np.nan
     source = write_checkpoint(tmp_path / "dense", tensors)
     with pytest.raises(ExportError, match="not finite"):
         sparsify_checkpoint(source, tmp_path / "out", text=ids, window=16, **BANKS)
