@@ -33,10 +33,14 @@ SMOLLM2 = Backbone(
 )
 
 
-@pytest.mark.parametrize("name", ["topics-nvium", "topics-hidden-decoding", "topics-bank-topk"])
+@pytest.mark.parametrize(
+    "name", ["topics-nvium", "topics-hidden-decoding", "topics-bank-topk", "topics-hilp"]
+)
 def test_the_trained_samples(name: str, tmp_path: Path):
-    report = export_checkpoint(SAMPLES / name, tmp_path / "bundle", targets=TARGETS)
+    drafts = name == "topics-hilp"
+    report = export_checkpoint(SAMPLES / name, tmp_path / "bundle", targets=TARGETS, drafter=drafts)
     graphs = {graph.name for graph in report.manifest.graphs}
+    assert ("drafter" in graphs) == drafts
     built = {(engine.graph, engine.target) for engine in report.manifest.engines}
     assert built == {(graph, target) for graph in graphs for target in TARGETS}
     for engine in report.manifest.engines:

@@ -22,7 +22,7 @@ from quatrain.plugins.bank_topk_ffn.body import (
 from quatrain.plugins.bank_topk_ffn.reference import bank_topk_feed_forward, select_channels
 from quatrain.plugins.operator import DOMAIN, DOMAIN_VERSION
 
-TOLERANCE = 2e-6  # fp32, of the largest magnitude
+TOLERANCE = 1e-6  # fp32, of the largest result without cancellation
 NAMES = ("x", "predictor_0", "predictor_1", "gate", "up", "down")
 SHAPES = (["b", "r", "d"], ["k", "d"], ["c", "k"], ["c", "d"], ["c", "d"], ["d", "c"])
 GATES = ("sigmoid", "hard", "silu")
@@ -71,6 +71,13 @@ def make_arrays(
     }
 
 
+def bound_magnitude(arrays: Arrays) -> float:
+    """The largest result that sums of these magnitudes can have without cancelling: what rounding
+    is measured against."""
+    x, _, _, gate, up, down = (np.abs(np.nan_to_num(arrays[name], nan=0.0)) for name in NAMES)
+    return float((((x @ gate.T) * (x @ up.T)) @ down.T).max())
+
+
 def check(
     arrays: Arrays, bank_size: int, top_k: int, gate_mode: str = "sigmoid", activation: str = "none"
 ) -> np.ndarray:
@@ -85,12 +92,12 @@ def check(
     for gathers in (False, True):
         session = make_session(gate_mode, activation, bank_size, top_k, gathers)
         (found,) = session.run(None, arrays)
-        atol = TOLERANCE * max(np.abs(expected).max(), 1e-30)
+        atol = TOLERANCE * bound_magnitude(arrays)
         np.testing.assert_allclose(found, expected, atol=atol, rtol=1e-5, err_msg=str(gathers))
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     rows=st.tuples(st.integers(1, 2), st.integers(1, 5)),
     hidden=st.integers(1, 12),
