@@ -1,10 +1,16 @@
 """A folder that long work can be resumed from: what it belongs to, and how far it got."""
 
 import json
+import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quatrain.exporter.bundle import write_file
 from quatrain.exporter.checkpoint.json_file import read_json_object
@@ -30,15 +36,44 @@ class ResumableFolder:
         if found is None:
             if path.is_dir() and any(path.iterdir()):
                 self.refuse("it holds something else")
-            path.mkdir(parents=True, exist_ok=True)
-            write_file(path / _IDENTITY, json.dumps(dict(identity), indent=2).encode() + b"\n")
+            self._begin(identity)
         elif found != identity:
             other = [name for name in identity if found.get(name) != identity[name]]
             self.refuse(f"it was begun with another {' and another '.join(other)}")
 
+    def load_arrays(self, name: str) -> dict[str, NDArray[Any]] | None:
+        """The arrays of a file by name; None where it was not saved yet, and an `ExportError` where
+        it is damaged."""
+        try:
+            with np.load(self.path / name) as stored:
+                return {key: stored[key] for key in stored.files}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
+            self.refuse(f"{name} is damaged ({error})")
+
+    def save_arrays(self, name: str, arrays: Mapping[str, Any]) -> None:
+        """Replace them, whole or not at all, even if the power fails."""
+        temporary = self.path / f".{name}.tmp"
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path / name)
+
     def remove(self) -> None:
         """Give the folder up."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def _begin(self, identity: Mapping[str, str]) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_file(self.path / _IDENTITY, json.dumps(dict(identity), indent=2).encode() + b"\n")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ExportError(
+                f"keep work in {self.path} (--work)", reason, "name a folder that can be written"
+            ) from error
 
     def _read_identity(self) -> dict[str, object] | None:
         try:

@@ -57,20 +57,18 @@ class DraftingFolder(ResumableFolder):
 
     def load_training(self) -> SavedTraining | None:
         """What was saved last; None where nothing was."""
-        try:
-            with np.load(self.path / _TRAINING) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-        except FileNotFoundError:
+        stored = self.load_arrays(_TRAINING)
+        if stored is None:
             return None
-        settings = json.loads(str(arrays.pop(_SETTINGS)))
-        return SavedTraining(settings, int(arrays.pop(_STEP)), arrays)
+        if not {_SETTINGS, _STEP} <= stored.keys():
+            self.refuse(f"{_TRAINING} holds something else")
+        settings = json.loads(str(stored.pop(_SETTINGS)))
+        step = int(stored.pop(_STEP))
+        return SavedTraining(settings, step, stored)
 
     def save_training(
         self, settings: Mapping[str, object], step: int, arrays: Mapping[str, NDArray[np.float32]]
     ) -> None:
         """Replace it."""
-        temporary = self.path / f".{_TRAINING}.tmp"
         facts: dict[str, Any] = {_SETTINGS: json.dumps(dict(settings)), _STEP: step, **arrays}
-        with temporary.open("wb") as file:
-            np.savez(file, **facts)
-        os.replace(temporary, self.path / _TRAINING)
+        self.save_arrays(_TRAINING, facts)

@@ -88,7 +88,9 @@ def _read_ids(source: Checkpoint, path: Path, asked: str) -> tuple[NDArray[np.in
     tokenizer = Tokenizer(source.tokenizer_files[0], source.bos_token_id, source.add_bos_token)
     ids = tokenizer.encode(read_text(path))
     bos = ids[:1] if ids and ids[0] == tokenizer.bos_token_id else []
-    return np.array(ids[len(bos) :], np.int64), bos
+    array = np.array(ids[len(bos) :], np.int64)
+    _check_ids(array, source.spec.backbone.vocab_size, f"{asked} to the text {path}")
+    return array, bos
 
 
 def _read_array(path: Path, vocab_size: int) -> NDArray[np.int64]:
@@ -101,10 +103,14 @@ def _read_array(path: Path, vocab_size: int) -> NDArray[np.int64]:
         raise ExportError(
             asked, "not a one-dimensional array of integers", "write them with numpy.save"
         )
+    _check_ids(array, vocab_size, asked)
+    return array.astype(np.int64)
+
+
+def _check_ids(array: NDArray[np.integer], vocab_size: int, asked: str) -> None:
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < vocab_size:
         raise ExportError(
             asked,
             f"ids from {array.min()} to {array.max()}, and a vocabulary of {vocab_size}",
             "use the tokenizer that belongs to this checkpoint",
         )
-    return array.astype(np.int64)

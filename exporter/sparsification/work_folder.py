@@ -30,18 +30,16 @@ class WorkFolder(ResumableFolder):
     def load_moments(self) -> tuple[NDArray[np.float32], int] | None:
         """The sum of x x^T in each layer, float32 [L, d, d], and the number of windows it is over;
         None where there is none yet."""
-        try:
-            with np.load(self.path / _MOMENTS) as stored:
-                return stored["sums"], int(stored["num_windows"])
-        except FileNotFoundError:
+        stored = self.load_arrays(_MOMENTS)
+        if stored is None:
             return None
+        if stored.keys() != {"sums", "num_windows"}:
+            self.refuse(f"{_MOMENTS} holds something else")
+        return stored["sums"], int(stored["num_windows"])
 
     def save_moments(self, sums: NDArray[np.float32], num_windows: int) -> None:
         """Replace it."""
-        temporary = self.path / f".{_MOMENTS}.tmp"
-        with temporary.open("wb") as file:
-            np.savez(file, sums=sums, num_windows=num_windows)
-        os.replace(temporary, self.path / _MOMENTS)
+        self.save_arrays(_MOMENTS, {"sums": sums, "num_windows": num_windows})
 
     def find_predictor(self, layer: int, rank: int) -> dict[str, LazyTensor] | None:
         """The tensors of a fitted predictor by name, None where it has not been fitted yet."""
