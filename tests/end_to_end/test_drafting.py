@@ -1,4 +1,4 @@
-"""The golden HiLP checkpoint: states, drafts, lossless decoding (tests/golden/hilp/README.md)."""
+"""The golden HiLP checkpoint: states, drafts, lossless decoding."""
 
 import json
 import shutil

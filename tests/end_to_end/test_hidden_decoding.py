@@ -1,6 +1,6 @@
 """The golden Hidden Decoding checkpoints, from their public format to logits and tokens.
 
-Reference outputs come from plain torch and transformers without a cache (tests/golden/*/README.md).
+Reference outputs come from plain torch and transformers without a cache.
 """
 
 from dataclasses import replace
