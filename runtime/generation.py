@@ -43,11 +43,15 @@ class Meter:
         self._busy_at_start = self._read_busy()
         self._started = time.perf_counter()
 
-    def stop(self) -> float:
-        """Pause; the seconds since `start`."""
+    def stop(self, *, is_prefill: bool = False) -> float:
+        """Pause; the seconds since `start`, which with `is_prefill` led to the first token."""
         seconds = time.perf_counter() - self._started
         self.seconds += seconds
         self.busy_seconds += self._read_busy() - self._busy_at_start
+        if is_prefill:
+            self.prefill_seconds += seconds
+            if self.time_to_first_token is None:
+                self.time_to_first_token = self.seconds
         return seconds
 
 
@@ -158,12 +162,8 @@ def generate_steps(decoder: Decoder, rows: Sequence[Row], meter: Meter) -> Itera
         step = decoder.feed(feed)
         for index, row in enumerate(rows):
             feed[index] = _extend_row(row, step, index)
-        seconds = meter.stop()
-        if is_prefill:
-            meter.prefill_seconds += seconds
-            if meter.time_to_first_token is None:
-                meter.time_to_first_token = meter.seconds
-            is_prefill = False
+        meter.stop(is_prefill=is_prefill)
+        is_prefill = False
         yield
 
 

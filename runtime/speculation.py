@@ -60,12 +60,8 @@ def generate_drafted(
         if guesses is None or not any(guesses):
             num_rows = sum(row.finish_reason is None for row in rows)
             _step(decoder, rows, feed)
-            seconds = meter.stop()
-            if is_first:
-                meter.prefill_seconds += seconds
-                if meter.time_to_first_token is None:
-                    meter.time_to_first_token = meter.seconds
-            else:
+            seconds = meter.stop(is_prefill=is_first)
+            if not is_first:
                 chooser.record_plain(seconds, num_rows)
             is_first = False
             yield

@@ -9,7 +9,7 @@ from quatrain.runtime.decoding.decoder import StepOutput
 from quatrain.runtime.decoding.history import TokenHistory
 from quatrain.runtime.decoding.row_runner import RowRunner
 from quatrain.runtime.decoding.row_source import choose_token_source
-from quatrain.runtime.session import Model
+from quatrain.runtime.session import Arrays, Model
 
 __all__ = ["PlainDecoder"]
 
@@ -20,8 +20,8 @@ class PlainDecoder:
     def __init__(self, model: Model, batch_size: int) -> None:
         manifest = model.manifest
         self.cache = model.allocate_cache(batch_size)
-        graphs = model.bind(self.cache)
-        graph = graphs[next(g.name for g in manifest.graphs if g.role == "decoder")]
+        self._graphs = model.bind(self.cache)
+        graph = self._graphs[next(g.name for g in manifest.graphs if g.role == "decoder")]
         self._history = TokenHistory(manifest, batch_size)
         source = choose_token_source(model, self._history)
         self._runner = RowRunner(
@@ -41,9 +41,13 @@ class PlainDecoder:
         for call in self._runner.run(self._lengths, ends):
             for b, count in enumerate(call.counts):
                 if count and call.starts[b] + count == ends[b]:
-                    self._logits[b] = call.outputs["logits"][b, 0]
+                    self._keep_result(b, call.outputs)
         self._lengths = ends
         return StepOutput(self._logits)
+
+    def _keep_result(self, b: int, outputs: Arrays) -> None:
+        """Copy what the graph said of the last position of batch row b."""
+        self._logits[b] = outputs["logits"][b, 0]
 
     def flush(self) -> None:
         """Nothing is ever deferred here."""

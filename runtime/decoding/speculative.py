@@ -9,16 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quatrain.runtime.decoding.decoder import StepOutput
-from quatrain.runtime.decoding.history import TokenHistory
-from quatrain.runtime.decoding.row_runner import RowRunner
-from quatrain.runtime.decoding.row_source import choose_token_source
-from quatrain.runtime.session import Model, Sizes
+from quatrain.runtime.decoding.plain import PlainDecoder
+from quatrain.runtime.session import Arrays, Model, Sizes
 
 __all__ = ["SpeculativeDecoder"]
 
 
-class SpeculativeDecoder:
+class SpeculativeDecoder(PlainDecoder):
     """A batch of sequences of a model with a drafter.
 
     `feed` is that of any decoder. Between two calls of it, or in their place, rounds can be made:
@@ -27,22 +24,11 @@ class SpeculativeDecoder:
     """
 
     def __init__(self, model: Model, batch_size: int) -> None:
+        super().__init__(model, batch_size)
         manifest = model.manifest
         assert manifest.drafter is not None
-        self.cache = model.allocate_cache(batch_size)
-        graphs = model.bind(self.cache)
-        self._history = TokenHistory(manifest, batch_size)
-        self._runner = RowRunner(
-            graphs[next(g.name for g in manifest.graphs if g.role == "decoder")],
-            self.cache,
-            choose_token_source(model, self._history),
-            manifest.limits.prefill_chunk,
-            self._history.documents,
-        )
-        self._drafter = graphs[manifest.drafter.graph]
+        self._drafter = self._graphs[manifest.drafter.graph]
         self._embeddings = model.embeddings
-        self._lengths = [0] * batch_size
-        self._logits = np.zeros((batch_size, manifest.vocab_size), np.float32)
         hidden = next(i for i in manifest.graphs[0].outputs if i.name == "hidden").shape[-1]
         assert isinstance(hidden, int)
         # Of the last position of each row, and of each guess of the round.
@@ -50,24 +36,9 @@ class SpeculativeDecoder:
         self._drafted = np.zeros((batch_size, hidden), np.float32)
         self._verified: NDArray[np.generic] = np.zeros((batch_size, 0, hidden), np.float32)
 
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Tokens fed so far and kept, int64 [B]."""
-        return np.array(self._lengths, np.int64)
-
-    def feed(self, token_ids: Sequence[Sequence[int]]) -> StepOutput:
-        """Append tokens to each batch row; see `Decoder.feed`."""
-        ends = self._history.append(self._lengths, token_ids)
-        for call in self._runner.run(self._lengths, ends):
-            for b, count in enumerate(call.counts):
-                if count and call.starts[b] + count == ends[b]:
-                    self._logits[b] = call.outputs["logits"][b, 0]
-                    self._states[b] = call.outputs["hidden"][b, 0]
-        self._lengths = ends
-        return StepOutput(self._logits)
-
-    def flush(self) -> None:
-        """Nothing is ever deferred here."""
+    def _keep_result(self, b: int, outputs: Arrays) -> None:
+        super()._keep_result(b, outputs)
+        self._states[b] = outputs["hidden"][b, 0]
 
     def start_drafting(self) -> None:
         """Begin a round: guesses go out from the state of each row's last position."""
