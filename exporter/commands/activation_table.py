@@ -147,8 +147,8 @@ def _describe_suggestion(report: "ActivationReport") -> list[str]:
 
 
 def _read_prompt(path: Path) -> "Prompt":
-    from quatrain.exporter.commands.text_file import read_text
     from quatrain.exporter.diagnosis.token_file import read_token_file
+    from quatrain.exporter.text_file import read_text
 
     return read_token_file(path) if path.suffix == ".npy" else read_text(path)
 

@@ -138,7 +138,7 @@ def _read_prompts(given: list[str | list[int] | Path] | None) -> list[str | list
 
 
 def _read_prompt_file(path: Path) -> str:
-    from quatrain.exporter.commands.text_file import read_text
+    from quatrain.exporter.text_file import read_text
 
     return read_text(path).removesuffix("\n")
 

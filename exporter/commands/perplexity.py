@@ -30,7 +30,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Score the text."""
-    from quatrain.exporter.commands.text_file import read_text
+    from quatrain.exporter.text_file import read_text
     from quatrain.runtime import perplexity
 
     text = read_text(args.text)

@@ -1,8 +1,5 @@
 """The states of a frozen backbone on a text: what its head reads, at every position."""
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +8,8 @@ from numpy.typing import NDArray
 from quatrain.exporter.checkpoint import Checkpoint
 from quatrain.exporter.drafting.work_folder import DraftingFolder
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.export import export_checkpoint
-from quatrain.exporter.probe import HEAD_INPUT, probe_bundle, run_probe
+from quatrain.exporter.probe import HEAD_INPUT, run_probe
+from quatrain.exporter.probe_checkpoint import probe_checkpoint
 from quatrain.exporter.progress import Progress
 from quatrain.exporter.sparsification.calibration import tell_steps
 from quatrain.runtime.session import Model
@@ -62,7 +59,10 @@ def collect_states(
     num_windows, window = windows.shape
     done = work.count_states(window, hidden_size)
     if done < num_windows:
-        with _open_probe(source, window, work, progress) as model, progress.stage("run backbone"):
+        with (
+            probe_checkpoint(source, window, work.path, progress, (), states=True) as model,
+            progress.stage("run backbone"),
+        ):
             if done:
                 progress.say(f"  going on after {done} of {num_windows} windows")
             for index in tell_steps("windows", num_windows, done, progress):
@@ -70,27 +70,6 @@ def collect_states(
                 _check_range(source, states)
                 work.append_states(states)
     return work.map_states(window, hidden_size)[:num_windows]
-
-
-@contextmanager
-def _open_probe(
-    source: Checkpoint, window: int, work: DraftingFolder, progress: Progress
-) -> Iterator[Model]:
-    bundle = work.path / "bundle"
-    try:
-        with progress.stage("export float32 graphs"):
-            export_checkpoint(
-                source.folder,
-                bundle,
-                max_seq_len=window,
-                max_batch=1,
-                self_test=False,
-                overwrite=True,
-            )
-        with probe_bundle(bundle, (), logits=False, states=True) as model:
-            yield model
-    finally:
-        shutil.rmtree(bundle, ignore_errors=True)
 
 
 def _run_window(model: Model, token_ids: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.exporter.checkpoint import Checkpoint
-from quatrain.exporter.commands.text_file import read_text
 from quatrain.exporter.errors import ExportError
+from quatrain.exporter.text_file import read_text
 from quatrain.runtime.tokenizer import Tokenizer
 
 __all__ = ["DEFAULT_TOKENS", "CalibrationText", "read_windows"]

@@ -1,8 +1,6 @@
 """A predictor for every layer, fitted to the gate projections of a frozen backbone."""
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +9,8 @@ from quatrain.exporter.checkpoint import Checkpoint, LazyTensor
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES
 from quatrain.exporter.derivation import ArrayTensor
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.export import export_checkpoint
-from quatrain.exporter.probe import probe_bundle, run_probe
+from quatrain.exporter.probe import run_probe
+from quatrain.exporter.probe_checkpoint import probe_checkpoint
 from quatrain.exporter.progress import Progress
 from quatrain.exporter.sparsification.calibration import sum_moments, tell_steps
 from quatrain.exporter.sparsification.calibration_text import CalibrationText
@@ -46,7 +44,7 @@ def fit_predictors(
     """
     _tell_memory(source, progress)
     tensors: Tensors = {}
-    with _open_probe(source, text.fitted.shape[1], work, progress) as model:
+    with probe_checkpoint(source, text.fitted.shape[1], work.path, progress) as model:
         with progress.stage("calibrate"):
             sums = sum_moments(model, text.fitted, work, progress)
         _check_finite(sums, source)
@@ -76,27 +74,6 @@ def _tell_memory(source: Checkpoint, progress: Progress) -> None:
             f"note: calibration keeps {num_bytes / 1e9:.1f} GB of sums in memory and in its work"
             " folder, beside the weights in float32"
         )
-
-
-@contextmanager
-def _open_probe(
-    source: Checkpoint, window: int, work: WorkFolder, progress: Progress
-) -> Iterator[Model]:
-    bundle = work.path / "bundle"
-    try:
-        with progress.stage("export float32 graphs"):
-            export_checkpoint(
-                source.folder,
-                bundle,
-                max_seq_len=window,
-                max_batch=1,
-                self_test=False,
-                overwrite=True,
-            )
-        with probe_bundle(bundle, logits=False) as model:
-            yield model
-    finally:
-        shutil.rmtree(bundle, ignore_errors=True)
 
 
 def _fit_layer(
