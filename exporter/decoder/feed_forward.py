@@ -11,7 +11,11 @@ from quatrain.plugins.bank_topk_ffn.body import (
     BANK_TOPK_FEED_FORWARD,
     bank_topk_feed_forward_function,
 )
-from quatrain.plugins.bank_topk_ffn.selection import select_channels, without_nan
+from quatrain.plugins.bank_topk_ffn.selection import (
+    predict_logits,
+    select_channels,
+    without_nan,
+)
 
 __all__ = ["BankTopKFeedForward", "FeedForward", "make_feed_forward"]
 
@@ -78,6 +82,7 @@ class BankTopKFeedForward(Module):
         super().__init__()
         assert banks.predictor_rank is not None
         self.banks = banks
+        self.activation = banks.predictor_activation or "none"
         self.is_dense = layer in banks.dense_fallback_layers
         self.dtype = dtype
         self.device: Device = device
@@ -99,10 +104,9 @@ class BankTopKFeedForward(Module):
         weights = [linear(op)[0] for linear in layers]
         if self.device == "cpu":
             weights = [self._make_readable(op, weight) for weight in weights]
-        activation = self.banks.predictor_activation or "none"
         function = bank_topk_feed_forward_function(
             self.banks.gate_mode,
-            activation,
+            self.activation,
             self.dtype,
             op.builder.graph.opset_imports[""],
             gathers=self.device == "cpu",
@@ -114,7 +118,7 @@ class BankTopKFeedForward(Module):
             bank_size=self.banks.bank_size,
             top_k=self.banks.top_k,
             gate_mode=self.banks.gate_mode,
-            predictor_activation=activation,
+            predictor_activation=self.activation,
             **BANK_TOPK_FEED_FORWARD.plugin_attributes,
         )
 
@@ -126,17 +130,8 @@ class BankTopKFeedForward(Module):
     def _run_all(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         inner = project(op, x, self.gate_proj, dtype=self.dtype)
         if self.banks.gate_mode == "sigmoid":
-            inner = op.Mul(inner, cast(op, op.Sigmoid(self._predict(op, x)), self.dtype))
+            first, second = (getattr(self, f"predictor.{k}")(op)[0] for k in range(2))
+            logits = predict_logits(op, x, first, second, self.activation, self.dtype)
+            inner = op.Mul(inner, cast(op, op.Sigmoid(logits), self.dtype))
         inner = op.Mul(inner, project(op, x, self.up_proj, dtype=self.dtype))
         return project(op, inner, self.down_proj, dtype=self.dtype)
-
-    def _predict(self, op: OpBuilder, x: ir.Value) -> ir.Value:
-        """The logits of all channels, float32 [B, R, d_i]."""
-        hidden = project(op, x, getattr(self, "predictor.0"), dtype=self.dtype)
-        if self.banks.predictor_activation == "relu":
-            hidden = op.Relu(hidden)
-        elif self.banks.predictor_activation == "silu":
-            hidden = op.Mul(hidden, op.Sigmoid(hidden))
-        hidden = cast(op, hidden, ir.DataType.FLOAT, source=self.dtype)
-        logits = project(op, hidden, getattr(self, "predictor.1"), dtype=ir.DataType.FLOAT)
-        return without_nan(op, logits)

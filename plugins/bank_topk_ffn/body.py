@@ -6,7 +6,11 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, build_function
 
-from quatrain.plugins.bank_topk_ffn.selection import select_channels, without_nan
+from quatrain.plugins.bank_topk_ffn.selection import (
+    predict_logits,
+    select_channels,
+    transpose_weight,
+)
 from quatrain.plugins.operator import DOMAIN, OperatorName
 
 __all__ = ["BANK_TOPK_FEED_FORWARD", "bank_topk_feed_forward_function"]
@@ -64,10 +68,12 @@ class _Body:
         # TensorRT inlines bodies, and wants node names that no other part of the graph has.
         op.builder.push_module(BANK_TOPK_FEED_FORWARD.name)
         predictor_0, predictor_1, gate, up, down = weights
-        logits = self._predict(op, x, predictor_0, predictor_1)
+        logits = predict_logits(
+            op, x, predictor_0, predictor_1, self.predictor_activation, self.dtype
+        )
         bank_size, top_k = _attribute(op, "bank_size"), _attribute(op, "top_k")
         # Cast and Transpose of constants fold when a session is made, if outside of a branch.
-        dense = [_transposed(op, weight, self.dtype) for weight in (gate, up, down)]
+        dense = [transpose_weight(op, weight, self.dtype) for weight in (gate, up, down)]
         if not self.gathers:
             return self._mask(op, x, logits, select_channels(op, logits, bank_size, top_k), dense)
         values, indices = self._find_largest(op, logits, bank_size, top_k)
@@ -89,18 +95,6 @@ class _Body:
             then_branch=_branch(op, gathered, "gathered"),
             else_branch=_branch(op, scattered, "scattered"),
         )
-
-    def _predict(
-        self, op: OpBuilder, x: ir.Value, predictor_0: ir.Value, predictor_1: ir.Value
-    ) -> ir.Value:
-        hidden = op.MatMul(x, _transposed(op, predictor_0, self.dtype))
-        if self.predictor_activation == "relu":
-            hidden = op.Relu(hidden)
-        elif self.predictor_activation == "silu":
-            hidden = op.Mul(hidden, op.Sigmoid(hidden))
-        # float32 from here on: logits rounded to 16 bits would tie, and choose by index.
-        hidden = op.Cast(hidden, to=ir.DataType.FLOAT)
-        return without_nan(op, op.MatMul(hidden, _transposed(op, predictor_1, ir.DataType.FLOAT)))
 
     def _mask(
         self, op: OpBuilder, x: ir.Value, logits: ir.Value, chosen: ir.Value, dense: list[ir.Value]
@@ -178,10 +172,6 @@ def _attribute(op: OpBuilder, name: str) -> ir.Value:
     """An integer attribute as int64 [1]."""
     value = op.Constant(value_int=ir.RefAttr("value_int", name, ir.AttributeType.INT))
     return op.Reshape(value, op.Constant(value_ints=[1]))
-
-
-def _transposed(op: OpBuilder, weight: ir.Value, dtype: ir.DataType) -> ir.Value:
-    return op.Transpose(op.Cast(weight, to=dtype), perm=[1, 0])
 
 
 def _branch(op: OpBuilder, trace: Callable[[OpBuilder], ir.Value], name: str) -> ir.Graph:

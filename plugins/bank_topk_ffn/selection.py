@@ -1,9 +1,37 @@
-"""Choosing the largest of every bank, in standard ONNX operators."""
+"""What the predictor says, and choosing the largest of every bank, in standard operators."""
 
 import onnx_ir as ir
 from onnxscript import OpBuilder
 
-__all__ = ["select_channels", "without_nan"]
+__all__ = ["predict_logits", "select_channels", "transpose_weight", "without_nan"]
+
+
+def predict_logits(
+    op: OpBuilder,
+    x: ir.Value,
+    predictor_0: ir.Value,
+    predictor_1: ir.Value,
+    activation: str,
+    dtype: ir.DataType,
+) -> ir.Value:
+    """The logit of every channel, float32 [B, R, d_i], of rows [B, R, d] of `dtype`.
+
+    The rule is that of `reference.predict_logits`; the weights may be of any float type.
+    """
+    hidden = op.MatMul(x, transpose_weight(op, predictor_0, dtype))
+    if activation == "relu":
+        hidden = op.Relu(hidden)
+    elif activation == "silu":
+        hidden = op.Mul(hidden, op.Sigmoid(hidden))
+    # float32 from here on: logits rounded to 16 bits would tie, and choose by index.
+    hidden = op.Cast(hidden, to=ir.DataType.FLOAT)
+    logits = op.MatMul(hidden, transpose_weight(op, predictor_1, ir.DataType.FLOAT))
+    return without_nan(op, logits)
+
+
+def transpose_weight(op: OpBuilder, weight: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """A weight [out, in] as [in, out] of the compute type."""
+    return op.Transpose(op.Cast(weight, to=dtype), perm=[1, 0])
 
 
 def without_nan(op: OpBuilder, scores: ir.Value) -> ir.Value:
