@@ -13,7 +13,23 @@ import yaml
 from quatrain.exporter.checkpoint.names import expected_tensors
 from quatrain.exporter.spec import Backbone, DecoderSpec, Exits
 
-__all__ = ["write_checkpoint"]
+__all__ = ["SMOLLM2", "write_checkpoint"]
+
+# HuggingFaceTB/SmolLM2-135M-Instruct, config.json
+SMOLLM2 = Backbone(
+    model_type="llama",
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    head_dim=64,
+    max_position_embeddings=8192,
+    rms_norm_eps=1e-5,
+    rope_theta=1e5,
+    tie_word_embeddings=True,
+)
 
 _SHARD_BYTES = 4 << 30
 _ITEM_BYTES = 2

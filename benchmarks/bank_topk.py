@@ -21,29 +21,13 @@ from unittest import mock
 import numpy as np
 import onnx_ir as ir
 
-from benchmarks._synthetic import write_checkpoint
+from benchmarks._synthetic import SMOLLM2, write_checkpoint
 from quatrain.exporter.decoder import feed_forward
 from quatrain.exporter.export import export_checkpoint, plan_export
-from quatrain.exporter.spec import Backbone, BankTopK, DecoderSpec
+from quatrain.exporter.spec import BankTopK, DecoderSpec
 from quatrain.plugins.bank_topk_ffn import body
 from quatrain.runtime.decoding.plain import PlainDecoder
 from quatrain.runtime.session import Model, open_model
-
-# HuggingFaceTB/SmolLM2-135M-Instruct, config.json
-SMOLLM2 = Backbone(
-    model_type="llama",
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    head_dim=64,
-    max_position_embeddings=8192,
-    rms_norm_eps=1e-5,
-    rope_theta=1e5,
-    tie_word_embeddings=True,
-)
 
 
 def main() -> None:

@@ -5,32 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks._synthetic import write_checkpoint
+from benchmarks._synthetic import SMOLLM2, write_checkpoint
 from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.expansion import expand_checkpoint
 from quatrain.exporter.export import export_checkpoint
-from quatrain.exporter.spec import Backbone, DecoderSpec
+from quatrain.exporter.spec import DecoderSpec
 from quatrain.runtime.manifest import load_manifest
 
 pytest.importorskip("tensorrt_rtx", reason="engines without a GPU need TensorRT-RTX")
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "checkpoints"
 TARGETS = ["a100", "a6000", "rtx3090"]
-# HuggingFaceTB/SmolLM2-135M-Instruct, config.json
-SMOLLM2 = Backbone(
-    model_type="llama",
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    head_dim=64,
-    max_position_embeddings=8192,
-    rms_norm_eps=1e-5,
-    rope_theta=1e5,
-    tie_word_embeddings=True,
-)
 
 
 @pytest.mark.parametrize(
