@@ -49,9 +49,11 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
     from quatrain.exporter.diagnosis import diagnose_activations
     from quatrain.exporter.diagnosis.activation_plot import draw_activations
     from quatrain.exporter.diagnosis.diagnose import DEFAULT_TOKENS
+    from quatrain.exporter.output_file import check_output_file, write_output_file
 
+    asked = f"draw {args.plot} (--plot)"
     if args.plot is not None:
-        _check_plot(args.plot)
+        check_output_file(args.plot, asked)
     report = diagnose_activations(
         args.path,
         _read_prompt(args.activations),
@@ -60,7 +62,7 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
         progress=console.make_progress(),
     )
     if args.plot is not None:
-        _write_plot(args.plot, draw_activations(report))
+        write_output_file(args.plot, draw_activations(report), asked)
         console.say(f"drawn: {args.plot}")
     console.set_document(report)
     console.show_table(make_channel_table(report))
@@ -151,32 +153,3 @@ def _read_prompt(path: Path) -> "Prompt":
     from quatrain.exporter.text_file import read_text
 
     return read_token_file(path) if path.suffix == ".npy" else read_text(path)
-
-
-def _check_plot(path: Path) -> None:
-    """Before minutes of work: is there a place for the picture?"""
-    from quatrain.runtime.errors import RequestError
-
-    found = None
-    if not path.absolute().parent.is_dir():
-        found = f"there is no folder {path.parent}"
-    elif path.is_dir():
-        found = "it is a folder"
-    elif path.exists() and not path.is_file():
-        found = "it is a device or a pipe, and a picture would take its place"
-    if found is not None:
-        raise RequestError(f"draw {path} (--plot)", found, "name a file in a folder that exists")
-
-
-def _write_plot(path: Path, svg: str) -> None:
-    from quatrain.exporter.bundle import write_file
-    from quatrain.runtime.errors import RequestError
-
-    try:
-        write_file(path.resolve(), svg.encode())  # what a link leads to, not the link
-    except OSError as error:
-        raise RequestError(
-            f"draw {path} (--plot)",
-            error.strerror or str(error),
-            "name a file that can be written",
-        ) from error

@@ -10,13 +10,17 @@ __all__ = ["Table", "format_bytes", "format_facts"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; columns named in `numeric` are set flush right, `notes` come last."""
+    """Rows under headings; columns named in `numeric` are set flush right, `notes` come last.
+
+    The rows whose numbers are in `alarming` are red where there are colours.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     numeric: frozenset[str] = frozenset()
     notes: Sequence[str] = ()
+    alarming: frozenset[int] = frozenset()
 
     def render(self, *, is_rich: bool) -> str:
         """The table as text, without a final newline."""
@@ -45,8 +49,9 @@ class Table:
         for column in self.columns:
             justify: Literal["left", "right"] = "right" if column in self.numeric else "left"
             table.add_column(column, justify=justify, overflow="fold")
-        for row in self.rows:
-            table.add_row(*(Text(cell) for cell in row))
+        for number, row in enumerate(self.rows):
+            style = "bold red" if number in self.alarming else None
+            table.add_row(*(Text(cell) for cell in row), style=style)
         console = Console()
         with console.capture() as capture:
             console.print(table)

@@ -1,7 +1,7 @@
 """A diagnosis as a picture: what each layer chooses, and perplexity by position."""
 
+from quatrain.exporter.charts import Chart, Series, draw_charts
 from quatrain.exporter.diagnosis.report import ActivationReport
-from quatrain.exporter.diagnosis.svg_chart import Chart, Series, draw_charts
 
 __all__ = ["draw_activations"]
 

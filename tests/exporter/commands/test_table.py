@@ -27,6 +27,13 @@ def test_rich_shows_the_same_cells() -> None:
     assert all(cell in shown for cell in ("Fruit", "fig", "[bold]", "12", "count"))
 
 
+def test_rich_keeps_the_cells_of_rows_in_red() -> None:
+    pytest.importorskip("rich")
+    table = Table("Fruit", ("name",), [("fig",), ("[red]",)], alarming=frozenset({1}))
+    shown = table.render(is_rich=True)
+    assert "fig" in shown and "[red]" in shown
+
+
 def test_an_empty_table_has_its_headings() -> None:
     assert Table("None", ("a", "b"), []).render(is_rich=False) == "None\n  a  b"
 

@@ -5,14 +5,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from quatrain.exporter.diagnosis.svg_chart import Chart, Series, draw_charts
+from quatrain.exporter.charts import Chart, Series, draw_chart, draw_charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def chart(*series: Series, is_bars: bool = False, top: float | None = None) -> Chart:
+def chart(
+    *series: Series, is_bars: bool = False, top: float | None = None, is_log: bool = False
+) -> Chart:
     places = [f"<{i}>" for i in range(len(series[0].values))]
-    return Chart("a & b", "x", "y", places, series, is_bars, top, None)
+    return Chart("a & b", "x", "y", places, series, is_bars, top, None, is_log)
 
 
 def find(root: ElementTree.Element, tag: str) -> list[ElementTree.Element]:
@@ -37,10 +39,18 @@ def test_lines_go_through_their_numbers() -> None:
     assert len(find(root, "polyline")) == 2
 
 
-@pytest.mark.parametrize("values", [[5.0, 5.0], [0.0], [1e-7, 2e-7], [1e30, 1e3], [None], []])
+def test_a_log_axis_has_equal_ratios_equally_far_apart() -> None:
+    drawn = chart(Series("s", [1e-6, 1e-4, 1e-2, 0.0, math.inf]), is_log=True)
+    root = ElementTree.fromstring(draw_charts([drawn]))
+    low, middle, high, zero = (float(c.get("cy", "")) for c in find(root, "circle"))
+    assert low - middle == pytest.approx(middle - high)
+    assert zero == low > high
+
+
+@pytest.mark.parametrize("values", [[5.0, 5.0], [0.0], [1e-7, 2e-7], [1e30, 1e-30], [None], []])
 def test_any_numbers_can_be_drawn(values: list[float | None]) -> None:
-    for is_bars in (False, True):
-        text = draw_charts([chart(Series("s", values), is_bars=is_bars)] * 2)
+    for is_bars, is_log in ((False, False), (True, False), (False, True), (True, True)):
+        text = draw_charts([chart(Series("s", values), is_bars=is_bars, is_log=is_log)] * 2)
         root = ElementTree.fromstring(text)
         assert "nan" not in text and "inf" not in text
         assert [t.text for t in find(root, "text")].count("a & b") == 2
@@ -49,3 +59,12 @@ def test_any_numbers_can_be_drawn(values: list[float | None]) -> None:
 def test_many_places_do_not_write_over_each_other() -> None:
     root = ElementTree.fromstring(draw_charts([chart(Series("s", [1.0] * 200))]))
     assert 10 < sum(str(t.text).startswith("<") for t in find(root, "text")) <= 24
+
+
+def test_a_chart_on_a_page_has_a_name_and_a_description() -> None:
+    root = ElementTree.fromstring(
+        draw_chart(chart(Series("s", [1.0])), "one").replace("svg ", f"svg xmlns='{SVG[1:-1]}' ", 1)
+    )
+    assert (root.get("role"), root.get("aria-labelledby")) == ("img", "one-title one-desc")
+    named = {element.get("id"): element.text for element in root.iter() if element.get("id")}
+    assert named == {"one-title": "a & b", "one-desc": "y by x"}
