@@ -3,21 +3,26 @@
     python -m benchmarks.drafting
     python -m benchmarks.drafting --checkpoint FOLDER --text FILE
 
-`easy` continues passages of the text greedily; `adverse` draws at temperature 2 behind random
-tokens, where a drafter is mostly wrong. Drafted and plain runs take turns, round by round, over one
-loaded model; a ratio is taken within a round.
+`easy` continues passages of the text greedily, `hot` draws behind them at temperature 1. `adverse`
+is `easy` with a drafter that was spoilt, so that its guesses are mostly wrong. `auto` decides for
+itself how much to draft, `always` drafts the same number of tokens in every round. They and plain
+runs take turns, round by round; a ratio is taken within a round.
 """
 
 import argparse
+import math
+import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from quatrain.exporter import export_checkpoint
+from quatrain.exporter import export_checkpoint, open_checkpoint
 from quatrain.runtime import LLM, SamplingParams
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "checkpoints"
@@ -31,61 +36,83 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--draft", type=int, default=4, help="of `always` (default: 4)")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        bundle = Path(folder) / "bundle"
-        export_checkpoint(args.checkpoint, bundle, drafter=True, self_test=False)
-        options = {"backend": "onnxruntime", "threads": args.threads}
-        with (
-            LLM(bundle, draft="auto", **options) as drafted,
-            LLM(bundle, draft=0, **options) as plain,
-        ):
-            for name, prompts, params in _make_cases(drafted, args):
-                _report(name, drafted, plain, prompts, params, args.rounds)
+        spoilt = Path(folder) / "spoilt"
+        _spoil(args.checkpoint, spoilt)
+        for checkpoint, cases in ((args.checkpoint, ("easy", "hot")), (spoilt, ("adverse",))):
+            bundle = Path(folder) / cases[0]
+            export_checkpoint(checkpoint, bundle, drafter=True, self_test=False)
+            with ExitStack() as stack:
+                settings: dict[str, Literal["auto"] | int]
+                settings = {"auto": "auto", "always": args.draft, "plain": 0}
+                llms = {}
+                for name, draft in settings.items():
+                    llm = LLM(bundle, draft=draft, backend="onnxruntime", threads=args.threads)
+                    llms[name] = stack.enter_context(llm)
+                prompts = _cut_prompts(llms["plain"], args)
+                for case in cases:
+                    _report(case, llms, prompts, _choose_params(case, args), args.rounds)
 
 
-def _make_cases(
-    llm: LLM, args: argparse.Namespace
-) -> list[tuple[str, list[list[int]], SamplingParams]]:
+def _spoil(checkpoint: Path, folder: Path) -> None:
+    """A copy whose dynamics change each state the other way: their last matrix, signs turned."""
+    shutil.copytree(checkpoint, folder)
+    tensors = open_checkpoint(folder).tensors
+    names = ("lower_dynamics.down.weight", "dynamics_model.mlp.4.weight")
+    [tensor] = [tensors[name] for name in names if name in tensors]
+    item_bytes = tensor.nbytes // math.prod(tensor.shape)
+    with tensor.file.open("r+b") as file:
+        file.seek(tensor.offset)
+        data = np.frombuffer(file.read(tensor.nbytes), np.uint8).copy()
+        data[item_bytes - 1 :: item_bytes] ^= 0x80
+        file.seek(tensor.offset)
+        file.write(data.tobytes())
+
+
+def _cut_prompts(llm: LLM, args: argparse.Namespace) -> list[list[int]]:
     assert llm.tokenizer is not None
     ids = llm.tokenizer.encode(args.text.read_text(encoding="utf-8"))
-    rng = np.random.default_rng(0)
-    starts = rng.integers(0, len(ids) - 64, args.prompts)
-    easy = [list(ids[start : start + 64]) for start in starts.tolist()]
-    vocab_size = llm.manifest.vocab_size
-    adverse = [rng.integers(0, vocab_size, 64).tolist() for _ in range(args.prompts)]
-    greedy = SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True)
-    hot = SamplingParams(temperature=2.0, max_tokens=args.tokens, ignore_eos=True)
-    return [("easy", easy, greedy), ("adverse", adverse, hot)]
+    starts = np.random.default_rng(0).integers(0, len(ids) - 64, args.prompts)
+    return [list(ids[start : start + 64]) for start in starts.tolist()]
+
+
+def _choose_params(case: str, args: argparse.Namespace) -> SamplingParams:
+    temperature = 1.0 if case == "hot" else 0.0
+    # Without a seed: with one, `auto` does not draft, so that draws repeat.
+    return SamplingParams(temperature, max_tokens=args.tokens, ignore_eos=True)
 
 
 def _report(
-    name: str,
-    drafted: LLM,
-    plain: LLM,
+    case: str,
+    llms: dict[str, LLM],
     prompts: Sequence[list[int]],
     params: SamplingParams,
     rounds: int,
 ) -> None:
-    rates: dict[str, list[float]] = {"drafted": [], "plain": []}
-    steps: list[float] = []
+    rates: dict[str, list[float]] = {name: [] for name in llms}
+    steps: dict[str, list[float]] = {name: [] for name in llms}
     for round_index in range(rounds + 1):
-        for kind, llm in (("drafted", drafted), ("plain", plain)):
+        for name, llm in llms.items():
             start = time.perf_counter()
             for prompt in prompts:
                 llm.generate([prompt], params)
-                if kind == "drafted" and llm.stats.draft is not None:
-                    steps.append(llm.stats.draft.accepted_per_step)
+                if llm.stats.draft is not None:
+                    steps[name].append(llm.stats.draft.accepted_per_step)
             if round_index:  # the first warms up
                 total = len(prompts) * params.max_tokens
-                rates[kind].append(total / (time.perf_counter() - start))
-    ratios = [a / b for a, b in zip(rates["drafted"], rates["plain"], strict=True)]
-    print(
-        f"{name:8} drafted {statistics.median(rates['drafted']):8.1f} tokens/s, plain "
-        f"{statistics.median(rates['plain']):8.1f}: {statistics.median(ratios):.2f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f}); tokens a step {statistics.mean(steps):.2f}"
-    )
+                rates[name].append(total / (time.perf_counter() - start))
+    plain = rates.pop("plain")
+    print(f"{case:8} plain  {statistics.median(plain):8.1f} tokens/s")
+    for name, own in rates.items():
+        ratios = [a / b for a, b in zip(own, plain, strict=True)]
+        print(
+            f"{case:8} {name:6} {statistics.median(own):8.1f} tokens/s: "
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); tokens a "
+            f"step {statistics.mean(steps[name]):.2f}"
+        )
 
 
 if __name__ == "__main__":

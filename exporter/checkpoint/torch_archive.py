@@ -20,6 +20,9 @@ from quatrain.exporter.errors import CheckpointError
 __all__ = ["read_torch_tensors"]
 
 MAX_PICKLE_BYTES = 100_000_000
+_MAX_NAME = 1000
+# Python refuses to print very long numbers, and no file has places for so many elements.
+_MAX_SIZE = 2**63
 _PICKLE = "data.pkl"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
 _SIGNATURE = b"PK\x03\x04"
@@ -75,14 +78,17 @@ def read_torch_tensors(path: Path, section: str) -> dict[str, LazyTensor]:
             f"no state dict under {section!r}: the file holds {held}",
             f'save it again with torch.save({{"{section}": model.state_dict()}}, path)',
         )
-    return {
-        str(name): _locate(archive, f"{section}.{name}", str(name), value)
-        for name, value in saved[section].items()
-    }
+    tensors: dict[str, LazyTensor] = {}
+    for name, value in saved[section].items():
+        if not isinstance(name, str) or len(name) > _MAX_NAME:
+            kind = "very long" if isinstance(name, str) else f"no text but {type(name).__name__}"
+            _refuse(path, f"a tensor whose name is {kind}", _SAVE_AGAIN)
+        tensors[name] = _locate(archive, f"{section}.{name}", name, value)
+    return tensors
 
 
 def _list_keys(saved: Mapping[object, object]) -> str:
-    return shorten([str(key) for key in saved if isinstance(key, str | int)]) or "nothing"
+    return shorten([key[:_MAX_NAME] for key in saved if isinstance(key, str)]) or "nothing"
 
 
 def _open_archive(path: Path) -> _Archive:
@@ -218,7 +224,7 @@ def _check_types(path: Path, asked: str, tensor: PickledTensor) -> None:
 
 
 def _are_sizes(values: object) -> bool:
-    return isinstance(values, tuple) and all(type(v) is int and v >= 0 for v in values)
+    return isinstance(values, tuple) and all(type(v) is int and 0 <= v < _MAX_SIZE for v in values)
 
 
 def _is_contiguous(tensor: PickledTensor) -> bool:

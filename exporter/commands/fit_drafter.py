@@ -17,6 +17,8 @@ _PARAMETERS = (
     "text",
     "tokens",
     "window",
+    "continue_tokens",
+    "continue_temperature",
     "inner",
     "steps",
     "batch",
@@ -70,6 +72,21 @@ def _add_text_flags(group: argparse._ArgumentGroup) -> None:
         default=256,
         metavar="N",
         help="tokens that the model sees together (default: 256)",
+    )
+    group.add_argument(
+        "--continue-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of each window, let the model write the last N itself, behind the text's: drafts are"
+        " made of such text, and best fitted to it (default: 0)",
+    )
+    group.add_argument(
+        "--continue-temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="what it draws them at (default: 0, the likeliest)",
     )
 
 
@@ -126,15 +143,18 @@ def _make_table(report: "DrafterReport") -> Table:
     for number, share in enumerate(quality.draft_shares, 1):
         so_far *= share
         rows.append([str(number), f"{share:.1%}", f"{so_far:.1%}"])
+    place, fed = "on held-out text", "the text's tokens"
+    if report.continuation is not None:
+        place, fed = "on what the model writes behind held-out text", "the tokens it wrote"
     return Table(
-        "drafts on held-out text",
+        f"drafts {place}",
         columns,
         rows,
         frozenset(columns),
         [
             "accepted: of the drafts whose predecessors all were, those whose token is the one that"
             " the model itself",
-            f"finds most likely there; {quality.num_positions} positions, fed the text's tokens",
+            f"finds most likely there; {quality.num_positions} positions, fed {fed}",
         ],
     )
 
@@ -147,8 +167,7 @@ def _format_report(report: "DrafterReport") -> str:
         {
             "drafter": f"{report.drafter.kind}, inner width {report.drafter.inner_size},"
             f" {report.new_parameters:,} parameters",
-            "fitted to": f"{report.fitted_tokens:,} tokens, measured on"
-            f" {report.held_out_tokens:,} others",
+            "fitted to": _describe_text(report),
             "training": f"{training.steps} steps of {training.batch} roll-outs of"
             f" {training.horizon}, loss {report.loss:.4f} at the end",
             "error": f"{quality.relative_error:.3f} of the next state;"
@@ -158,4 +177,15 @@ def _format_report(report: "DrafterReport") -> str:
             " tells it of any other",
             "weights": f"{format_bytes(report.new_bytes)} new; the others are {placed}",
         },
+    )
+
+
+def _describe_text(report: "DrafterReport") -> str:
+    own = report.continuation
+    written = ""
+    if own is not None:
+        how = "likeliest" if own.temperature == 0 else f"drawn at temperature {own.temperature:g}"
+        written = f", of each window the last {own.tokens} the model's own ({how})"
+    return (
+        f"{report.fitted_tokens:,} tokens{written}, measured on {report.held_out_tokens:,} others"
     )

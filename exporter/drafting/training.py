@@ -79,16 +79,27 @@ class _Training:
         self._batches = Batches(runs.count(settings.horizon), settings.batch, settings.seed)
         self.step = 0
         self.loss = math.nan
+        rng = np.random.default_rng(settings.seed)
+        self.weights = begin_weights(runs.states.shape[2], settings.inner, rng)
+        self._adam = Adam(self.weights)
         saved = _find_saved(settings, work)
-        if saved is None:
-            rng = np.random.default_rng(settings.seed)
-            self.weights = begin_weights(runs.states.shape[2], settings.inner, rng)
-            self._adam = Adam(self.weights)
-        else:
-            arrays = dict(saved.arrays)
-            self.step, self.loss = saved.step, float(arrays.pop("loss"))
-            self.weights = {name: arrays.pop(name) for name in WEIGHT_NAMES}
-            self._adam = Adam(self.weights, arrays)
+        if saved is not None:
+            self._go_on(saved)
+
+    def _go_on(self, saved: SavedTraining) -> None:
+        arrays = dict(saved.arrays)
+        loss = arrays.pop("loss", None)
+        expected = self.weights | self._adam.moments
+        if (
+            loss is None
+            or loss.shape
+            or loss.dtype.kind != "f"
+            or _describe_arrays(arrays) != _describe_arrays(expected)
+        ):
+            self._work.refuse_training()
+        self.step, self.loss = saved.step, float(loss)
+        self.weights = {name: arrays.pop(name) for name in WEIGHT_NAMES}
+        self._adam = Adam(self.weights, arrays)
 
     def run(self, progress: Progress) -> None:
         """All steps that are left."""
@@ -131,6 +142,10 @@ class _Training:
         self._work.save_training(asdict(self._settings), self.step, arrays)
 
 
+def _describe_arrays(arrays: Weights) -> dict[str, object]:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+
 def _find_saved(settings: TrainingSettings, work: DraftingFolder) -> SavedTraining | None:
     """What to go on from: with other settings nothing, once that training is finished."""
     saved = work.load_training()
@@ -139,6 +154,9 @@ def _find_saved(settings: TrainingSettings, work: DraftingFolder) -> SavedTraini
     changes = settings.list_changes(saved.settings)
     if not changes:
         return saved
-    if saved.step < saved.settings["steps"]:
+    steps = saved.settings.get("steps")
+    if not isinstance(steps, int):
+        work.refuse_training()
+    if saved.step < steps:
         work.refuse(f"its training was begun with another {' and another '.join(changes)}")
     return None

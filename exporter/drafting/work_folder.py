@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,12 @@ __all__ = ["DraftingFolder", "SavedTraining"]
 
 _STATES = "states.f16"
 _TRAINING = "training.npz"
+_WRITTEN = "written.i64"
 _SETTINGS = "settings"
 _STEP = "step"
 
 _Float16 = np.dtype("<f2")
+_Int64 = np.dtype("<i8")
 
 
 class SavedTraining(NamedTuple):
@@ -34,6 +36,31 @@ class DraftingFolder(ResumableFolder):
     The settings of the training are not part of the folder's identity: once it is finished,
     another one can go on from the same states.
     """
+
+    def append_written(self, token_ids: NDArray[np.int64]) -> None:
+        """Add what the model wrote behind some prompts, [B, tokens], behind what there is."""
+        with (self.path / _WRITTEN).open("ab") as file:
+            file.write(token_ids.astype(_Int64).tobytes())
+
+    def count_written(self, tokens: int, batch: int, most: int) -> int:
+        """Of how many prompts there is what was written: all `most`, or those of whole batches. A
+        part of one, left by an interruption, is cut."""
+        path = self.path / _WRITTEN
+        if not path.exists():
+            return 0
+        num_bytes = tokens * _Int64.itemsize
+        count = min(path.stat().st_size // num_bytes, most)
+        if count < most:
+            count -= count % batch
+        os.truncate(path, count * num_bytes)
+        return count
+
+    def load_written(self, count: int, tokens: int, vocab_size: int) -> NDArray[np.int64]:
+        """All of it, int64 [count, tokens]; an `ExportError` where it is no tokens."""
+        stored = np.fromfile(self.path / _WRITTEN, _Int64)
+        if not 0 <= int(stored.min()) <= int(stored.max()) < vocab_size:
+            self.refuse(f"{_WRITTEN} is damaged (ids beyond the vocabulary)")
+        return stored.astype(np.int64).reshape(count, tokens)
 
     def append_states(self, states: NDArray[np.float32]) -> None:
         """Add those of one window, [W, d], behind the others."""
@@ -60,11 +87,18 @@ class DraftingFolder(ResumableFolder):
         stored = self.load_arrays(_TRAINING)
         if stored is None:
             return None
-        if not {_SETTINGS, _STEP} <= stored.keys():
-            self.refuse(f"{_TRAINING} holds something else")
-        settings = json.loads(str(stored.pop(_SETTINGS)))
-        step = int(stored.pop(_STEP))
+        try:
+            settings = json.loads(str(stored.pop(_SETTINGS)))
+            step = int(stored.pop(_STEP))
+        except (KeyError, ValueError, TypeError):
+            self.refuse_training()
+        if not isinstance(settings, dict) or step < 0:
+            self.refuse_training()
         return SavedTraining(settings, step, stored)
+
+    def refuse_training(self) -> NoReturn:
+        """Raise `ExportError`: what was saved last is of no use."""
+        self.refuse(f"{_TRAINING} holds something else")
 
     def save_training(
         self, settings: Mapping[str, object], step: int, arrays: Mapping[str, NDArray[np.float32]]

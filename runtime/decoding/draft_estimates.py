@@ -68,6 +68,11 @@ class CallSeconds:
         self._plain_times: deque[float] = deque(maxlen=_NUM_TIMES)
         self._guess_times: deque[float] = deque(maxlen=_NUM_TIMES)
         self._verify_times: dict[int, deque[float]] = {}
+        self._last_verified = 0
+
+    def expect_call(self) -> None:
+        """A new call begins, with buffers of its own that have to be made and bound first."""
+        self._last_verified = 0
 
     @property
     def most_verified(self) -> int:
@@ -80,14 +85,18 @@ class CallSeconds:
         self._settle_plain()
 
     def learn_round(self, num_drafted: int, seconds_draft: float, seconds_verify: float) -> None:
-        """Guesses were made and verified."""
+        """Guesses were made and verified.
+
+        A verification counts if the one before it was of as many guesses: buffers are bound for
+        each number, and when it changes they have to be bound again.
+        """
         self._guess_times.append(seconds_draft / num_drafted)
         self._guess = _settle(self._guess_times)
-        times = self._verify_times.setdefault(num_drafted, deque(maxlen=_NUM_TIMES))
-        times.append(seconds_verify)
-        # The first call of a shape may take longer than any later one, so one time is none.
-        if len(times) > 1:
+        if num_drafted == self._last_verified:
+            times = self._verify_times.setdefault(num_drafted, deque(maxlen=_NUM_TIMES))
+            times.append(seconds_verify)
             self._verify[num_drafted] = _settle(times)
+        self._last_verified = num_drafted
         self._settle_plain()
 
     def predict_rounds(self, most: int) -> list[float]:

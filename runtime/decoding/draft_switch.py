@@ -21,8 +21,8 @@ _PROVEN = 32
 _TRIAL_ROUNDS = 4
 # While trying, what was known before counts for this many guesses.
 _OLD_GUESSES = 2.0
-# Rounds after which one has a guess more.
-_LONGER_EVERY = 16
+# The last ones of so many rounds have a guess more: of two in a row one is timed.
+_LONGER_EVERY, _LONGER_ROUNDS = 16, 2
 # Rounds after which a plain step is timed again: more often where drafting gains so little that it
 # costs next to nothing.
 _PLAIN_EVERY, _PLAIN_SOON, _LITTLE_GAIN = 64, 4, 1.2
@@ -61,11 +61,12 @@ class DraftSwitch:
             return 0
         if not self.is_on:
             return 1
-        is_longer = self._num_rounds % _LONGER_EVERY == _LONGER_EVERY - 1
+        is_longer = self._num_rounds % _LONGER_EVERY >= _LONGER_EVERY - _LONGER_ROUNDS
         return min(self._best + is_longer, self._max_draft)
 
     def expect_call(self) -> None:
         """A new call begins: other text, so a long pause is shortened."""
+        self._seconds.expect_call()
         if not self.is_on:
             self._plain_left = min(self._plain_left, self._shortest_pause())
 

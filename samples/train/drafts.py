@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from samples.train.batches import open_windows
+from samples.train.continuation import continue_text
 from samples.train.latent import LatentLlama
-from samples.train.llama import DenseLlama
 
 MAX_DRAFT = 4
 PROMPT_LENGTH = 64
@@ -19,25 +19,19 @@ PROMPT_LENGTH = 64
 
 @dataclass(frozen=True, slots=True)
 class DraftReport:
-    """Tokens a step, at most 1 + MAX_DRAFT: in one step after text, and in whole greedy runs."""
+    """Tokens a step, at most 1 + MAX_DRAFT: in one step after text, and in whole greedy runs.
+
+    `first_right` is the share of positions of the greedy runs at which the first draft is right.
+    """
 
     after_text: float
     along_greedy: float
+    first_right: float
 
 
 def cut_prompts(ids: Tensor, length: int, stride: int) -> Tensor:
     """Windows [N, `length`] of ids, one every `stride` tokens, BOS in front of all but the last."""
     return open_windows(ids.unfold(0, length, stride))[0]
-
-
-@torch.no_grad()
-def continue_greedily(model: DenseLlama, prompts: Tensor, count: int) -> Tensor:
-    """Prompts [N, P] and the model's `count` likeliest next tokens: [N, P + count]."""
-    tokens = prompts
-    for _ in range(count):
-        last = model.lm_head(model.compute_states(tokens)[:, -1])
-        tokens = torch.cat((tokens, last.argmax(dim=-1, keepdim=True)), dim=1)
-    return tokens
 
 
 @torch.no_grad()
@@ -67,17 +61,25 @@ def walk_steps(matches: Tensor) -> tuple[int, int]:
     return steps, committed
 
 
+def match_drafts(model: LatentLlama, prompts: Tensor, count: int) -> Tensor:
+    """Leading drafts that are right, [N, count], for a step at each of `count` tokens that the
+    model writes behind prompts [N, P]."""
+    tokens = continue_text(model, prompts, count + MAX_DRAFT)
+    return count_matches(model, tokens, MAX_DRAFT)[:, prompts.shape[1] - 1 :]
+
+
 def measure_drafts(model: LatentLlama, prompts: Tensor, count: int) -> float:
     """Committed tokens a step over at least `count` tokens behind each prompt [N, P]."""
-    tokens = continue_greedily(model, prompts, count + MAX_DRAFT)
-    matches = count_matches(model, tokens, MAX_DRAFT)[:, prompts.shape[1] - 1 :]
-    steps, committed = walk_steps(matches)
+    steps, committed = walk_steps(match_drafts(model, prompts, count))
     return committed / steps
 
 
 def report_drafts(model: LatentLlama, heldout: Tensor) -> DraftReport:
     """After every 32nd token of the text one step, after every 256th a run of 64 tokens."""
+    matches = match_drafts(model, cut_prompts(heldout, PROMPT_LENGTH, 256), 64)
+    steps, committed = walk_steps(matches)
     return DraftReport(
         after_text=measure_drafts(model, cut_prompts(heldout, PROMPT_LENGTH, 32), 1),
-        along_greedy=measure_drafts(model, cut_prompts(heldout, PROMPT_LENGTH, 256), 64),
+        along_greedy=committed / steps,
+        first_right=float((matches > 0).float().mean()),
     )

@@ -109,6 +109,11 @@ class HilpLlama(LatentLlama):
         self.combined_head = CombinedHead(width, settings.vocab_size)
         init_weights(self, settings.initializer_range)
 
+    @property
+    def dynamics(self) -> nn.Module:
+        """The lower dynamics."""
+        return self.lower_dynamics
+
     def guess_states(self, states: Tensor, embedded: Tensor) -> Tensor:
         """By the lower dynamics."""
         return self.lower_dynamics.guess(states, embedded)

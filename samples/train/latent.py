@@ -17,6 +17,11 @@ from samples.train.llama import DenseLlama
 class LatentLlama(DenseLlama):
     """The baseline and dynamics that guess its next states; alone, it is the baseline."""
 
+    @property
+    @abstractmethod
+    def dynamics(self) -> nn.Module:
+        """What the guesses are made by, beside the embeddings and the head."""
+
     @abstractmethod
     def guess_states(self, states: Tensor, embedded: Tensor) -> Tensor:
         """The states [B, T, C] one token on, given that token's embedding [B, T, C]."""

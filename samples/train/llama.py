@@ -74,6 +74,22 @@ def apply_rope(x: Tensor, rope: Rope) -> Tensor:
     return x * rope[0] + torch.cat((-high, low), dim=-1) * rope[1]
 
 
+class Past:
+    """Keys and values [B, heads, `room`, D] of a layer, of the tokens it has seen."""
+
+    def __init__(self, batch: int, room: int, settings: LlamaSettings) -> None:
+        shape = (batch, settings.num_attention_heads, room, settings.head_dim)
+        self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
+        self._length = 0
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """All there are, with those of the next tokens [B, heads, T, D] behind."""
+        start, self._length = self._length, self._length + keys.shape[2]
+        self._keys[:, :, start : self._length] = keys
+        self._values[:, :, start : self._length] = values
+        return self._keys[:, :, : self._length], self._values[:, :, : self._length]
+
+
 class Attention(nn.Module):
     """Causal self-attention over [B, T, hidden]."""
 
@@ -90,11 +106,18 @@ class Attention(nn.Module):
         """[B, T, heads * D] to [B, heads, T, D]."""
         return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
 
-    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None = None) -> Tensor:
-        """Same shape as x; `mask` [.., T, T] is True where a row may look, None is causal."""
+    def forward(
+        self, x: Tensor, rope: Rope, mask: Tensor | None = None, past: Past | None = None
+    ) -> Tensor:
+        """Same shape as x; `mask` [.., T, T] is True where a row may look, None is causal.
+
+        Behind a `past` of S tokens the mask is needed, and [.., T, S + T].
+        """
         queries = apply_rope(self.split_heads(self.q_proj(x)), rope)
         keys = apply_rope(self.split_heads(self.k_proj(x)), rope)
         values = self.split_heads(self.v_proj(x))
+        if past is not None:
+            keys, values = past.extend(keys, values)
         mixed = functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=mask is None
         )
@@ -128,9 +151,11 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
         self.mlp = FeedForward(settings)
 
-    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None = None) -> Tensor:
-        """Same shape as x; `mask` as in `Attention`."""
-        x = x + self.self_attn(self.input_layernorm(x), rope, mask)
+    def forward(
+        self, x: Tensor, rope: Rope, mask: Tensor | None = None, past: Past | None = None
+    ) -> Tensor:
+        """Same shape as x; `mask` and `past` as in `Attention`."""
+        x = x + self.self_attn(self.input_layernorm(x), rope, mask, past)
         output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return output
 
@@ -147,12 +172,16 @@ class Backbone(nn.Module):
         )
         self.norm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
 
+    def build_mask(self, tokens: Tensor) -> Tensor | None:
+        """Where each of the tokens [B, T] may look, [.., T, T]; None: at all up to itself."""
+        return None
+
     def run_layers(self, tokens: Tensor) -> list[Tensor]:
         """States [B, T, hidden] after 0, 1, .. and all layers, before any norm."""
-        rope = build_rope(tokens.shape[1], self.settings)
+        rope, mask = build_rope(tokens.shape[1], self.settings), self.build_mask(tokens)
         states = [self.embed_tokens(tokens)]
         for layer in self.layers:
-            states.append(layer(states[-1], rope))
+            states.append(layer(states[-1], rope, mask))
         return states
 
 

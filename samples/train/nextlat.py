@@ -14,7 +14,6 @@ from samples.train.llama import (
     Backbone,
     LlamaSettings,
     RMSNorm,
-    build_rope,
     init_weights,
     pick_logprobs,
 )
@@ -72,13 +71,9 @@ def mask_documents(tokens: Tensor) -> Tensor:
 class DocumentBackbone(Backbone):
     """The backbone with attention inside documents only."""
 
-    def run_layers(self, tokens: Tensor) -> list[Tensor]:
-        """States [B, T, hidden] after 0, 1, .. and all layers, before any norm."""
-        rope, mask = build_rope(tokens.shape[1], self.settings), mask_documents(tokens)
-        states = [self.embed_tokens(tokens)]
-        for layer in self.layers:
-            states.append(layer(states[-1], rope, mask))
-        return states
+    def build_mask(self, tokens: Tensor) -> Tensor:
+        """See `mask_documents`."""
+        return mask_documents(tokens)
 
 
 class NextLatLlama(LatentLlama):
@@ -89,6 +84,11 @@ class NextLatLlama(LatentLlama):
         width, self.nextlat = settings.hidden_size, nextlat
         self.dynamics_model = MlpDynamics(width, nextlat.inner_size(width))
         init_weights(self, settings.initializer_range)
+
+    @property
+    def dynamics(self) -> nn.Module:
+        """The MLP."""
+        return self.dynamics_model
 
     def guess_states(self, states: Tensor, embedded: Tensor) -> Tensor:
         """By the MLP."""

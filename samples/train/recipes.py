@@ -13,6 +13,7 @@ from samples.train.llama import DenseLlama, LanguageModel, LlamaSettings
 from samples.train.loop import LoopSettings
 from samples.train.nextlat import NextLatLlama, NextLatSettings
 from samples.train.nvium import NviumLlama, NviumSettings
+from samples.train.refine import RefineSettings
 from samples.train.streams import HiddenDecodingLlama, StreamSettings, expand_tables
 
 NVIUM = NviumSettings()
@@ -20,6 +21,7 @@ STREAMS = StreamSettings()
 BANKS = BankSettings()
 HILP = HilpSettings()
 NEXTLAT = NextLatSettings()
+REFINE = RefineSettings()
 
 Weights = Mapping[str, Tensor]
 

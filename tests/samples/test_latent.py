@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from samples.train.__main__ import format_drafts
 from samples.train.drafts import (
     MAX_DRAFT,
+    DraftReport,
     cut_prompts,
     measure_drafts,
     walk_steps,
@@ -270,3 +272,13 @@ def test_steps_skip_what_they_commit() -> None:
 
 def test_prompts_are_text_behind_the_first_token() -> None:
     assert cut_prompts(torch.arange(10, 20), 4, 5).tolist() == [[0, 10, 11, 12], [0, 15, 16, 17]]
+
+
+def test_drafts_are_told_beside_the_papers() -> None:
+    joint, refined = DraftReport(1.412, 1.477, 0.32), DraftReport(2.215, 3.15, 0.773)
+    rows = format_drafts({"hilp, joint": joint, "hilp": refined}).splitlines()[1:]
+    assert [row.split() for row in rows] == [
+        ["hilp,", "joint", "1.412", "1.477", "32.0%", "3.41", "2.59"],
+        ["hilp", "2.215", "3.150", "77.3%"],
+        ["none", "1.000", "1.000"],
+    ]

@@ -415,7 +415,7 @@ def test_committed_checkpoints_score_as_stated(name: str, perplexity: float) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "along_greedy"), [("topics-hilp", 1.477), ("topics-nextlat", 1.605)]
+    ("name", "along_greedy"), [("topics-hilp", 3.150), ("topics-nextlat", 2.465)]
 )
 def test_committed_checkpoints_draft_as_stated(
     name: str, along_greedy: float, tmp_path: Path
@@ -446,7 +446,7 @@ def test_committed_checkpoints_stay_small(name: str) -> None:
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("checkpoints")
-    run_shortly(["--steps", "5", "--out", str(out), "--threads", "2"])
+    run_shortly(["--steps", "5", "--out", str(out), "--threads", "1"])
     return out
 
 
@@ -590,7 +590,7 @@ def test_smoke_run_goes_on_from_its_own_dense_model(smoke: Path) -> None:
 def test_single_recipe_goes_on_from_the_committed_model(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_shortly(["--steps", "2", "--out", str(tmp_path), "--threads", "2", "--only", name])
+    run_shortly(["--steps", "2", "--out", str(tmp_path), "--threads", "1", "--only", name])
     printed = capsys.readouterr().out
     assert f"dense: read from {COMMITTED / 'topics-dense'}" in printed
     assert "\ndense                  34.284" in printed

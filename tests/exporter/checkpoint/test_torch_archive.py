@@ -313,6 +313,43 @@ def test_a_storage_that_is_not_there_or_of_another_size(
     assert found.startswith("tensor model.w needs data/")
 
 
+# 6000 digits are more than Python prints; the opcode is LONG4.
+HUGE = b"\x8b" + (3000).to_bytes(4, "little") + pickle.encode_long(10**6000).ljust(3000, b"\0")
+
+
+@pytest.mark.parametrize("part", ["shape", "stride", "offset", "storage"])
+def test_numbers_too_long_to_be_printed(tmp_path: Path, part: str) -> None:
+    rest = b"I0\n(I3\nt(I1\nt"
+    if part == "storage":
+        program = (TENSOR % rest).replace(b"I3\ntQ", HUGE + b"tQ")
+    else:
+        old = {"shape": b"(I3\nt(", "stride": b"(I1\nt", "offset": b"I0\n"}[part]
+        program = TENSOR % rest.replace(old, old.replace(old.strip(b"(t"), HUGE), 1)
+    assert "no shape, strides and place" in refusal(with_pickle(tmp_path / "x.pt", program)).found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (b"N" + b"\x85" * 3000, "no text but tuple"),  # deeper than Python prints
+        (HUGE, "no text but int"),
+        (b"N", "no text but NoneType"),
+        (b"S'" + b"w" * 3000 + b"'\n", "very long"),
+    ],
+)
+def test_names_that_are_none(tmp_path: Path, name: bytes, found: str) -> None:
+    program = (TENSOR % b"I0\n(I3\nt(I1\nt").replace(b"S'w'\n", name)
+    path = with_pickle(tmp_path / "x.pt", program)
+    assert refusal(path).found == f"a tensor whose name is {found}"
+    refusal(path, "another section")
+
+
+def test_keys_that_are_not_printed(tmp_path: Path) -> None:
+    program = b"}(" + HUGE + b"NN" + b"\x85" * 3000 + b"NS'a'\nNu."
+    found = refusal(with_pickle(tmp_path / "x.pt", program)).found
+    assert found == "no state dict under 'model': the file holds a dict of a"
+
+
 def test_a_storage_that_is_none(tmp_path: Path) -> None:
     program = (TENSOR % b"I0\n(I3\nt(I1\nt").replace(
         b"(S'storage'\nctorch\nFloatStorage\nS'0'\nS'cpu'\nI3\ntQ", b"S'storage'\n"

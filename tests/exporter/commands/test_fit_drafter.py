@@ -45,6 +45,25 @@ def test_it_tells_what_was_made_and_how_well_it_guesses(
     assert "learning rate 0.001" in captured.err and "run backbone" in captured.err
 
 
+def test_it_tells_what_the_model_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = write_dense(tmp_path / "dense"), tmp_path / "out"
+    np.save(tmp_path / "ids.npy", np.arange(110) * 7 % 48)
+    words = ["fit-drafter", str(source), "-o", str(output), "--text", str(tmp_path / "ids.npy")]
+    words += ["--window", "16", "--inner", "8", "--steps", "5", "--batch", "16"]
+    words += ["--continue-tokens", "10", "--continue-temperature", "0.7"]
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    shown = " ".join(captured.out.split())
+    for fact in (
+        "drafts on what the model writes behind held-out text",
+        "14 positions, fed the tokens it wrote",
+        "256 tokens, of each window the last 10 the model's own (drawn at temperature 0.7),"
+        " measured on 22 others",
+    ):
+        assert fact in shown, shown
+    assert "write text" in captured.err
+
+
 def test_json_and_an_error(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     source, output = write_dense(tmp_path / "dense"), tmp_path / "out"
     np.save(tmp_path / "ids.npy", np.arange(330) * 7 % 48)

@@ -121,3 +121,32 @@ def test_a_loss_that_is_not_finite_is_told(work: DraftingFolder) -> None:
         train_dynamics(
             runs, HEAD, replace(SETTINGS, steps=50, learning_rate=1e20), work, Progress()
         )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"settings": np.array("{")},
+        {"settings": np.array("[1]")},
+        {"settings": np.array("{}")},
+        {"step": np.array("x")},
+        {"step": np.array(-1)},
+        {"loss": None},
+        {"loss": np.zeros(3)},
+        {"loss": np.array("x")},
+        {"w_h": None},
+        {"w_h": np.zeros((3, 3), np.float32)},
+        {"up": np.array(["x"])},
+        {"second.down": None},
+        {"third.down": np.zeros((HIDDEN, 8), np.float32)},
+    ],
+)
+def test_a_saved_training_that_is_none_is_refused(
+    work: DraftingFolder, changes: dict[str, Any]
+) -> None:
+    runs, settings = make_runs(0, 4), replace(SETTINGS, inner=8, steps=2)
+    train_dynamics(runs, HEAD, settings, work, Progress())
+    arrays = (work.load_arrays("training.npz") or {}) | changes
+    work.save_arrays("training.npz", {n: array for n, array in arrays.items() if array is not None})
+    with pytest.raises(ExportError, match=r"training\.npz holds something else"):
+        train_dynamics(runs, HEAD, settings, work, Progress())
