@@ -1,10 +1,35 @@
-"""Paths every test may need, and the golden bundle, exported once."""
+"""Paths every test may need, the golden bundle, exported once, and Triton's interpreter."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+# Before anything imports triton, which reads it only once: kernels run in its interpreter.
+os.environ["TRITON_INTERPRET"] = "1"
+# Silences a warning of triton 3.9 about its own default.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+# Each of several pytest processes keeps to a core of its own, and so does what it starts: threads
+# of two that share cores wait for each other, for minutes where one is enough.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if _WORKER and hasattr(os, "sched_setaffinity"):
+    _CORES = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {_CORES[int(_WORKER.removeprefix("gw")) % len(_CORES)]})
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def exports_are_compared_on_request() -> Iterator[None]:
+    """Comparing a tiny model takes several times as long as exporting it: tests of that ask for it
+    (`verify=True`), and one holds the default to what it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quatrain.exporter.options._VERIFY_MAX_BYTES", 0)
+        yield
 
 
 @pytest.fixture(scope="session")

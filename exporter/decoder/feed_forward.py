@@ -101,9 +101,10 @@ class BankTopKFeedForward(Module):
             return self._run_all(op, x)
         layers = [getattr(self, "predictor.0"), getattr(self, "predictor.1")]
         layers += [self.gate_proj, self.up_proj, self.down_proj]
-        weights = [linear(op)[0] for linear in layers]
-        if self.device == "cpu":
-            weights = [self._make_readable(op, weight) for weight in weights]
+        weights = [self._prepare(op, linear(op)[0]) for linear in layers]
+        # A channel of W_down as a row, like those of the other two. It folds into one constant,
+        # which many rows are multiplied with and one row gathers from.
+        weights[-1] = op.Transpose(cast(op, weights[-1], self.dtype), perm=[1, 0])
         function = bank_topk_feed_forward_function(
             self.banks.gate_mode,
             self.activation,
@@ -122,10 +123,15 @@ class BankTopKFeedForward(Module):
             **BANK_TOPK_FEED_FORWARD.plugin_attributes,
         )
 
-    def _make_readable(self, op: OpBuilder, weight: ir.Value) -> ir.Value:
-        """ONNX Runtime turns a gathered row into float32 at leisure if it is bfloat16; then the
-        whole matrix is, once, when a session is made (float16 rows it turns as it goes)."""
-        return cast(op, weight, self.dtype) if weight.dtype == ir.DataType.BFLOAT16 else weight
+    def _prepare(self, op: OpBuilder, weight: ir.Value) -> ir.Value:
+        """For an engine, whose kernels take one type, a weight of the compute type.
+
+        ONNX Runtime turns a gathered row into float32 at leisure if it is bfloat16; then the whole
+        matrix is, once, when a session is made (float16 rows it turns as it goes).
+        """
+        if self.device == "engine" or weight.dtype == ir.DataType.BFLOAT16:
+            return cast(op, weight, self.dtype)
+        return weight
 
     def _run_all(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         inner = project(op, x, self.gate_proj, dtype=self.dtype)

@@ -6,16 +6,15 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, build_function
 
+from quatrain.plugins.bank_topk_ffn.plugin import BANK_TOPK_FEED_FORWARD
 from quatrain.plugins.bank_topk_ffn.selection import (
     predict_logits,
     select_channels,
     transpose_weight,
 )
-from quatrain.plugins.operator import DOMAIN, OperatorName
+from quatrain.plugins.operator import DOMAIN
 
 __all__ = ["BANK_TOPK_FEED_FORWARD", "bank_topk_feed_forward_function"]
-
-BANK_TOPK_FEED_FORWARD = OperatorName("BankTopKFeedForward")
 
 _INPUTS = ("x", "predictor_0", "predictor_1", "gate", "up", "down")
 
@@ -30,8 +29,8 @@ def bank_topk_feed_forward_function(
 ) -> ir.Function:
     """The body; `reference.py` says what it computes and names the inputs.
 
-    x is [B, R, d] of `dtype`, the weights may be of any float type; output [B, R, d] of `dtype`.
-    Logits, selection and gate are float32. Attributes: bank_size, top_k; gate_mode and
+    x and `down` are of `dtype`, the other weights may be of any float type; the output is like x,
+    [B, R, d]. Logits, selection and gate are float32. Attributes: bank_size, top_k; gate_mode and
     predictor_activation, which a plugin reads and this body was made for.
 
     Args:
@@ -73,11 +72,11 @@ class _Body:
         )
         bank_size, top_k = _attribute(op, "bank_size"), _attribute(op, "top_k")
         # Cast and Transpose of constants fold when a session is made, if outside of a branch.
-        dense = [transpose_weight(op, weight, self.dtype) for weight in (gate, up, down)]
+        dense = [transpose_weight(op, weight, self.dtype) for weight in (gate, up)]
+        dense.append(down)
         if not self.gathers:
             return self._mask(op, x, logits, select_channels(op, logits, bank_size, top_k), dense)
         values, indices = self._find_largest(op, logits, bank_size, top_k)
-        rows = op.Transpose(down, perm=[1, 0])  # a channel of W_down is a column
 
         def scattered(inner: OpBuilder) -> ir.Value:
             inner.builder.push_module(f"{BANK_TOPK_FEED_FORWARD.name}.scattered")
@@ -85,7 +84,7 @@ class _Body:
 
         def gathered(inner: OpBuilder) -> ir.Value:
             inner.builder.push_module(f"{BANK_TOPK_FEED_FORWARD.name}.gathered")
-            return self._gather(inner, x, values, indices, bank_size, (gate, up, rows))
+            return self._gather(inner, x, values, indices, bank_size, (gate, up, down))
 
         # Two rows share few channels: gathering theirs takes as long as computing all of them
         # (benchmarks/results.md).
@@ -154,9 +153,8 @@ class _Body:
         firsts = op.Range(op.Constant(value_int=0), end, op.Squeeze(bank_size))
         places = op.Add(indices, op.Unsqueeze(firsts, op.Constant(value_ints=[-1])))
         channels = op.Reshape(places, op.Constant(value_ints=[-1]))
-        gate, up, down = (op.Cast(op.Gather(w, channels), to=self.dtype) for w in weights)
-        u = op.MatMul(x, op.Transpose(gate, perm=[1, 0]))
-        v = op.MatMul(x, op.Transpose(up, perm=[1, 0]))
+        gate, up, down = (op.Gather(weight, channels) for weight in weights)
+        u, v = (op.MatMul(x, transpose_weight(op, weight, self.dtype)) for weight in (gate, up))
         logits = op.Reshape(values, op.Constant(value_ints=[0, 0, -1]))
         return op.MatMul(self._apply_gate(op, logits, u, v), down)
 

@@ -35,7 +35,7 @@ def bank_topk_feed_forward(
         predictor_1: P1 [d_i, r].
         gate: W_gate [d_i, d].
         up: W_up [d_i, d].
-        down: W_down [d, d_i].
+        down: W_down transposed [d_i, d], so that a channel is one row of all three.
 
     Returns:
         float32 [..., d].
@@ -44,7 +44,7 @@ def bank_topk_feed_forward(
     u, v = _project(x, gate), _project(x, up)
     gates = {"sigmoid": _sigmoid(logits), "hard": np.ones_like(u), "silu": _sigmoid(u)}[gate_mode]
     inner = np.where(select_channels(logits, bank_size, top_k), gates * u * v, np.float32(0))
-    return _project(inner, down)
+    return inner @ down.astype(np.float32)
 
 
 def predict_logits(

@@ -3,11 +3,10 @@
 import onnx_ir as ir
 from onnxscript import OpBuilder, build_function
 
-from quatrain.plugins.operator import DOMAIN, OperatorName
+from quatrain.plugins.exit_router.plugin import EXIT_ROUTER
+from quatrain.plugins.operator import DOMAIN
 
 __all__ = ["EXIT_ROUTER", "exit_router_function"]
-
-EXIT_ROUTER = OperatorName("ExitRouter")
 
 _BLOCK = ("fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias")
 

@@ -3,11 +3,10 @@
 import onnx_ir as ir
 from onnxscript import OpBuilder, build_function
 
-from quatrain.plugins.operator import DOMAIN, OperatorName
+from quatrain.plugins.operator import DOMAIN
+from quatrain.plugins.stream_attention.plugin import STREAM_FACTORIZED_ATTENTION
 
 __all__ = ["STREAM_FACTORIZED_ATTENTION", "stream_factorized_attention_function"]
-
-STREAM_FACTORIZED_ATTENTION = OperatorName("StreamFactorizedAttention")
 
 
 def stream_factorized_attention_function(

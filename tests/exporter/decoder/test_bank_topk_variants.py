@@ -1,9 +1,13 @@
 """Every kind of sparse feed-forward network, in whole models, against plain torch."""
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from tests.exporter.decoder.bank_topk_reference import Banks, make_sparse
@@ -119,3 +123,38 @@ def test_the_mask_matters():
     for layer in sparse.model.layers:
         layer.mlp.is_dense = True
     assert np.abs(expected_logits(sparse, ids) - before).max() > 0.1 * np.abs(before).max()
+
+
+def iter_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and its branches."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from iter_graphs(attribute.g)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_fold_into_what_is_read(tmp_path: Path, dtype: torch.dtype):
+    """A session transposes no weight as it runs, and has W_down once, for one row and for many."""
+    make_model("llama", Banks()).to(dtype).save_pretrained(tmp_path / "checkpoint")
+    path = tmp_path / "checkpoint" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | Banks().config()))
+    export_checkpoint(tmp_path / "checkpoint", tmp_path / "bundle", self_test=False)
+    (graph,) = (tmp_path / "bundle").glob("*.cpu.*onnx")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "bundle" / "optimized.onnx")
+    onnxruntime.InferenceSession(graph, options)
+    model = onnx.load(options.optimized_model_filepath, load_external_data=False)
+    graphs = list(iter_graphs(model.graph))
+    assert len(graphs) == 1 + 2 * 3
+    weights = {tensor.name: tensor for graph in graphs for tensor in graph.initializer}
+    moved = [n for g in graphs for n in g.node if n.op_type in ("Transpose", "Cast")]
+    assert not [node.name for node in moved if node.input[0] in weights]
+    sizes = Counter((t.data_type, tuple(t.dims)) for t in weights.values())
+    stored = onnx.TensorProto.FLOAT16 if dtype == torch.float16 else onnx.TensorProto.FLOAT
+    # By layer: W_gate and W_up by rows, to gather from, and transposed, to multiply with; W_down.
+    expected = Counter({(stored, (48, 32)): 2 * 3, (onnx.TensorProto.FLOAT, (32, 48)): 2 * 3})
+    expected[onnx.TensorProto.FLOAT, (48, 32)] += 3
+    assert {size: sizes[size] for size in expected} == dict(expected)
+    assert sum(sizes[t, s] for t, s in sizes if s in ((48, 32), (32, 48))) == 5 * 3

@@ -24,7 +24,7 @@ from quatrain.plugins.operator import DOMAIN, DOMAIN_VERSION
 
 TOLERANCE = 1e-6  # fp32, of the largest result without cancellation
 NAMES = ("x", "predictor_0", "predictor_1", "gate", "up", "down")
-SHAPES = (["b", "r", "d"], ["k", "d"], ["c", "k"], ["c", "d"], ["c", "d"], ["d", "c"])
+SHAPES = (["b", "r", "d"], ["k", "d"], ["c", "k"], ["c", "d"], ["c", "d"], ["c", "d"])
 GATES = ("sigmoid", "hard", "silu")
 Arrays = dict[str, np.ndarray]
 
@@ -75,7 +75,7 @@ def bound_magnitude(arrays: Arrays) -> float:
     """The largest result that sums of these magnitudes can have without cancelling: what rounding
     is measured against."""
     x, _, _, gate, up, down = (np.abs(np.nan_to_num(arrays[name], nan=0.0)) for name in NAMES)
-    return float((((x @ gate.T) * (x @ up.T)) @ down.T).max())
+    return float((((x @ gate.T) * (x @ up.T)) @ down).max())
 
 
 def check(
@@ -155,7 +155,7 @@ def test_inactive_channels_add_exactly_nothing(rows: tuple[int, int], gate_mode:
 def test_all_channels_of_a_bank_are_a_dense_network():
     arrays = make_arrays((1, 3), 8, 64, 4)
     u = arrays["x"] @ arrays["gate"].T
-    expected = (u / (1 + np.exp(-u)) * (arrays["x"] @ arrays["up"].T)) @ arrays["down"].T
+    expected = (u / (1 + np.exp(-u)) * (arrays["x"] @ arrays["up"].T)) @ arrays["down"]
     found = check(arrays, 32, 32, "silu")
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
