@@ -21,6 +21,7 @@ from quatrain.runtime.engine_choice import (
     choose_profile,
     require_engines,
 )
+from quatrain.runtime.engine_plugins import raise_plugin_problems, require_plugins
 from quatrain.runtime.errors import EngineError
 from quatrain.runtime.kv_cache import KVCache
 from quatrain.runtime.manifest import Engine, GraphVariant, Manifest, Profile, TensorInfo
@@ -94,6 +95,7 @@ class TensorRTSession:
         self.profiles = profiles
         self.device = device
         self.busy_seconds = 0.0
+        self.num_calls = 0
         self._engine: CudaEngine | None = engine
         self._contexts: dict[int, ExecutionContext] = {}
         # Whose shapes and addresses a context has: a token, so that it keeps no cache alive.
@@ -121,8 +123,9 @@ class TensorRTSession:
 
     def _create_context(self, engine: CudaEngine, profile: int) -> ExecutionContext:
         context = engine.create_execution_context()
-        # TensorRT returns None where the device has no memory left for it.
         if context is None:
+            raise_plugin_problems("run the engine on this GPU", "build it for this GPU")
+            # TensorRT returns None where the device has no memory left for it, too.
             raise MemoryError("the GPU has no memory left for an execution context")
         if not context.set_optimization_profile_async(profile, self.device.stream):
             raise RuntimeError(f"TensorRT refuses profile {profile}; its log says why")
@@ -211,11 +214,13 @@ class _BoundEngine:
         for buffer in self._inputs:
             buffer.copy_in()
         if not context.execute_async_v3(device.stream):
+            raise_plugin_problems("run a call", "see what it refuses, or build with --plugins off")
             raise RuntimeError("TensorRT could not run an engine; its log says why")
         for buffer in self._outputs:
             buffer.copy_out()
         device.synchronize()
         self._session.busy_seconds += perf_counter() - start
+        self._session.num_calls += 1
         return self._output_arrays
 
     def _place(self, context: ExecutionContext) -> None:
@@ -254,6 +259,7 @@ def find_engines(manifest: Manifest) -> FoundEngines:
 def open_sessions(bundle: Path, manifest: Manifest, found: FoundEngines) -> dict[str, Session]:
     """A session per graph of the bundle; raises `EngineError` for an engine that does not load."""
     library = importlib.import_module(MODULES[found.chosen.flavour])
+    require_plugins(library, bundle, list(found.chosen.engines.values()))
     runtime = library.Runtime(library.Logger(library.Logger.WARNING))
     sessions: dict[str, Session] = {}
     for name, engine in found.chosen.engines.items():
@@ -272,8 +278,8 @@ def _load_engine(runtime: Any, bundle: Path, engine: Engine, graph: GraphVariant
     except OSError as error:
         raise EngineError(asked, f"it cannot be read ({error.strerror or error})", fix) from error
     if loaded is None:
-        needed = f"; it needs the plugins {', '.join(engine.plugins)}" if engine.plugins else ""
-        raise EngineError(asked, f"TensorRT does not accept it, its log says why{needed}", fix)
+        raise_plugin_problems(asked, fix)
+        raise EngineError(asked, "TensorRT does not accept it, its log says why", fix)
     names = {loaded.get_tensor_name(index) for index in range(loaded.num_io_tensors)}
     wanted = {info.name for info in (*graph.inputs, *graph.outputs)}
     if names != wanted:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.engine_table import make_engine_table
+from quatrain.exporter.commands.plugins_flag import add_plugins_flag
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.target_flag import add_target_flag
 
@@ -23,6 +24,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="the TensorRT to build with (default: TensorRT-RTX, which needs no GPU; classic"
         " TensorRT on the very GPU where the vendor supports nothing else)",
     )
+    add_plugins_flag(parser)
     parser.add_argument(
         "--log-file", metavar="FILE", type=Path, help="append everything TensorRT says"
     )
@@ -37,6 +39,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         args.bundle,
         args.targets,
         flavour=args.flavour,
+        plugins=args.plugins,
         log_file=args.log_file,
         progress=progress,
     )

@@ -8,21 +8,27 @@ from typing import TYPE_CHECKING
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.llm_flags import add_backend_flags
 from quatrain.exporter.commands.table import Table, format_bytes, format_facts
+from quatrain.exporter.commands.verification_facts import describe_verification
 
 if TYPE_CHECKING:
     from quatrain.exporter.doctor import DoctorReport, TargetReport
+    from quatrain.runtime.manifest import Verification
 
 __all__ = ["BundleCheck", "configure_parser", "run"]
 
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
-    """What was looked at in a sound bundle; `self_test` is False where it records none."""
+    """What was looked at in a sound bundle; `self_test` is False where it records none.
+
+    `verification` is what the export recorded of its comparison with the checkpoint.
+    """
 
     path: Path
     files: int
     bytes: int
     self_test: bool
+    verification: "Verification | None"
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +56,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         outcome = "its self-test passes" if check.self_test else "it records no self-test"
         console.show(
             f"{check.path}: {check.files} files ({format_bytes(check.bytes)}) are as recorded,"
-            f" and {outcome}"
+            f" and {outcome}\n"
+            f"compared with its checkpoint: {describe_verification(check.verification)}"
         )
     console.set_document(asdict(report) | {"bundle": check})
     return 0
@@ -77,7 +84,8 @@ def _check_bundle(args: argparse.Namespace, console: Console) -> BundleCheck:
         ),
     ):
         pass
-    return BundleCheck(args.bundle, len(manifest.files), stage.bytes, has_test)
+    files = len(manifest.files)
+    return BundleCheck(args.bundle, files, stage.bytes, has_test, manifest.verification)
 
 
 def _format_machine(report: "DoctorReport") -> str:

@@ -24,7 +24,7 @@ def make_engine_table(engines: "Sequence[Engine]") -> Table:
             f"{shared[0].flavour} {shared[0].version}",
             format_bytes(shared[0].bytes),
             f"{shared[0].build_seconds:.1f}",
-            ", ".join(shared[0].plugins) or "-",
+            ", ".join(f"{n} {name}" for name, n in shared[0].plugins.items()) or "-",
             "-" if shared[0].cache_updates is None else str(shared[0].cache_updates),
         )
         for shared in files.values()

@@ -1,12 +1,15 @@
 """Is the network that was parsed the graph that was asked for? Nothing may be lost in silence."""
 
+from collections import Counter
+
 from quatrain.exporter.engine.network import Network, TensorFacts
 from quatrain.exporter.engine.onnx_graph import OnnxGraph, PluginNode
 from quatrain.exporter.engine.tensorrt_adapter import ParseProblem, TensorRT
 from quatrain.exporter.errors import BuildError
+from quatrain.plugins.operator import DOMAIN
 from quatrain.runtime.manifest import Graph, Manifest, TensorInfo
 
-__all__ = ["check_network", "check_plugins", "list_plugins", "parse_error", "unused_error"]
+__all__ = ["check_network", "check_plugins", "count_plugins", "parse_error", "unused_error"]
 
 
 def check_plugins(trt: TensorRT, graph: Graph, onnx_graph: OnnxGraph) -> None:
@@ -19,7 +22,13 @@ def check_plugins(trt: TensorRT, graph: Graph, onnx_graph: OnnxGraph) -> None:
             raise BuildError(
                 f"the plugin {node.creator} for node {node.name} of {graph.deployment.path}",
                 f"registered is {near}; TensorRT would build the function body without a word",
-                "register the plugin under the version and namespace that the graph asks for",
+                "register the plugin under the version and namespace that the graph asks for"
+                + (
+                    f": install the quatrain that exported it, or build its function body: "
+                    f"--plugins {node.creator.name}=off"
+                    if node.creator.namespace == DOMAIN
+                    else ""
+                ),
             )
         if near is not None and not trt.can_parse_plugins:
             raise BuildError(
@@ -135,6 +144,6 @@ def _check_plugin_layers(graph: Graph, wanted: list[PluginNode], network: Networ
         )
 
 
-def list_plugins(network: Network) -> list[str]:
-    """The distinct plugins of a network, as "namespace::name:version"."""
-    return sorted({str(layer.creator) for layer in network.plugins})
+def count_plugins(network: Network) -> dict[str, int]:
+    """How many layers there are of each plugin, named as "namespace::name:version"."""
+    return dict(sorted(Counter(str(layer.creator) for layer in network.plugins).items()))

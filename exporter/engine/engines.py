@@ -10,6 +10,7 @@ import msgspec
 from quatrain.exporter.engine.build import GraphBuild, Job
 from quatrain.exporter.engine.choice import require_builder
 from quatrain.exporter.engine.onnx_graph import OnnxGraph
+from quatrain.exporter.engine.plugin_choice import parse_plugins
 from quatrain.exporter.engine.store import (
     StagedEngine,
     commit_engines,
@@ -39,6 +40,7 @@ def build_engines(
     targets: Sequence[str],
     *,
     flavour: Flavour | None = None,
+    plugins: Sequence[str] = ("auto",),
     log_file: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Engine]:
@@ -51,6 +53,9 @@ def build_engines(
         targets: Names of `quatrain.exporter.targets.TARGETS`.
         flavour: The TensorRT to build with. Default: TensorRT-RTX, which needs no GPU; classic
             TensorRT where it is installed on the very GPU and the vendor supports nothing else.
+        plugins: Modes of our operators: `auto` (a plugin where there is a kernel for it, else the
+            function body in the graph, which is said), `on` (a plugin, or an error) or `off` (the
+            body); `OPERATOR=MODE` for one of them.
         log_file: Where to append what TensorRT says.
 
     Raises:
@@ -58,6 +63,7 @@ def build_engines(
             the bundle is as it was. So it is after Ctrl-C.
     """
     progress = progress or Progress()
+    choice = parse_plugins(plugins)
     jobs = _plan_jobs(targets, flavour)
     manifest = load_manifest(bundle)
     onnx_graphs = [_open_graph(bundle, graph) for graph in manifest.graphs]
@@ -71,7 +77,7 @@ def build_engines(
             own_jobs = [job for job in jobs if job.flavour == name]
             with trt.log.record_to(log_file):
                 for graph, onnx_graph in zip(manifest.graphs, onnx_graphs, strict=True):
-                    build = GraphBuild(trt, bundle, manifest, graph, onnx_graph, progress)
+                    build = GraphBuild(trt, bundle, manifest, graph, onnx_graph, choice, progress)
                     built += build.run(own_jobs, staging)
         return commit_engines(bundle, manifest, built)
 

@@ -103,6 +103,25 @@ class Network:
             for layer in self._layers(self._trt.LayerType.PLUGIN_V3)
         ]
 
+    def find_plugin_refusals(self, longest: int) -> dict[str, str]:
+        """The operators of ours that have no kernel for a layer's inputs, and why.
+
+        Asked before a build, since TensorRT crashes at a plugin that refuses during one. The plugin
+        is asked again then, with the true bounds.
+
+        Args:
+            longest: What to take for the size of a dynamic dimension.
+        """
+        refusals: dict[str, str] = {}
+        for layer in self._layers(self._trt.LayerType.PLUGIN_V3):
+            layer.__class__ = self._trt.IPluginV3Layer
+            check = getattr(layer.plugin, "find_refusal", None)
+            inputs = [layer.get_input(index) for index in range(layer.num_inputs)]
+            reason = check([(t.dtype, tuple(t.shape)) for t in inputs], longest) if check else None
+            if reason is not None:
+                refusals[layer.plugin.plugin_name] = f"{reason} (at {layer.name})"
+        return refusals
+
     def make_attention_decomposable(self) -> None:
         """Let attention fall apart into single operations where there is no fused kernel."""
         self.is_attention_decomposable = True

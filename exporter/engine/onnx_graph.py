@@ -34,6 +34,7 @@ class OnnxGraph:
     def __init__(self, path: Path) -> None:
         self._folder = path.parent
         self._model = onnx.load(path, load_external_data=False)
+        self._is_changed = False
         self._functions = {(f.domain, f.name): f for f in self._model.functions}
 
     @property
@@ -58,6 +59,21 @@ class OnnxGraph:
             if tensor in node.input
         ]
 
+    def use_bodies(self, namespace: str, operator: str) -> None:
+        """Ask for no plugin of that name any more, so that the function body is built."""
+        for nodes in (self._model.graph.node, *(f.node for f in self._model.functions)):
+            for node in _iter_nodes(nodes):
+                plugin = _read_plugin(node)
+                if plugin and plugin.creator.namespace == namespace and node.op_type == operator:
+                    kept = [a for a in node.attribute if not a.name.startswith("plugin_")]
+                    del node.attribute[:]
+                    node.attribute.extend(kept)
+                    self._is_changed = True
+
+    def serialize_changed(self) -> bytes | None:
+        """The model without its external weights, if it is not that of the file any more."""
+        return self._model.SerializeToString() if self._is_changed else None
+
     def plugin_nodes(self, is_registered: Callable[[Creator], bool]) -> list[PluginNode]:
         """The nodes that ask for a plugin, also inside functions and branches.
 
@@ -79,6 +95,14 @@ class OnnxGraph:
                 yield from self._walk(function.node, is_registered)
             for attribute in node.attribute:
                 yield from self._walk(attribute.g.node, is_registered)
+
+
+def _iter_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes, and those in their branches."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _iter_nodes(attribute.g.node)
 
 
 def _read_plugin(node: onnx.NodeProto) -> PluginNode | None:

@@ -20,6 +20,7 @@ from quatrain.exporter.engine.log import NO_DRIVER, BuildLog
 from quatrain.exporter.engine.network import Creator, Network
 from quatrain.exporter.errors import BuildError
 from quatrain.exporter.targets import Flavour
+from quatrain.plugins.registry import register
 
 __all__ = ["ParseProblem", "TensorRT", "load_tensorrt"]
 
@@ -67,8 +68,21 @@ class TensorRT:
             for creator in registry.all_creators
         ]
 
-    def parse(self, path: Path) -> Network | list[ParseProblem]:
-        """Parse an ONNX file, with the weights beside it, into a strongly typed network."""
+    def register_plugins(self) -> None:
+        """Make the plugins of `quatrain.plugins` known; they stay so while the process lives."""
+        try:
+            register(self._trt)
+        except RuntimeError as error:
+            raise BuildError(
+                "the plugins of quatrain", str(error), "build in a fresh process"
+            ) from error
+
+    def parse(self, path: Path, changed: bytes | None = None) -> Network | list[ParseProblem]:
+        """Parse an ONNX file, with the weights beside it, into a strongly typed network.
+
+        Args:
+            changed: Another model to parse in its place, with the same weights.
+        """
         trt = self._trt
         try:
             builder = trt.Builder(self._logger)
@@ -80,7 +94,8 @@ class TensorRT:
             ) from error
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, self._logger)
-        if parser.parse_from_file(os.fspath(path)):
+        where = os.fspath(path)
+        if parser.parse(changed, where) if changed else parser.parse_from_file(where):
             return Network(trt, builder, network, parser)
         problems = [
             _describe_problem(parser.get_error(index)) for index in range(parser.num_errors)

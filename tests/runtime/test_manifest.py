@@ -22,6 +22,7 @@ from quatrain.runtime.manifest import (
     Manifest,
     StoredTable,
     TensorInfo,
+    Verification,
     Versions,
     dump_manifest,
     load_manifest,
@@ -171,6 +172,15 @@ def test_a_manifest_from_before_there_were_drafters_is_read():
     manifest = parse_manifest(json.dumps(data).encode(), "b")
     assert manifest == make_manifest()
     assert (manifest.limits.max_draft, manifest.drafter) == (8, None)
+
+
+def test_a_verification_is_read_and_an_older_manifest_has_none():
+    found = Verification(status="passed", runners=["fp32"], checks=9, logits_error=1e-6)
+    manifest = msgspec.structs.replace(make_manifest(), verification=found)
+    data = json.loads(dump_manifest(manifest))
+    assert parse_manifest(json.dumps(data).encode(), "b").verification == found
+    del data["verification"]
+    assert parse_manifest(json.dumps(data).encode(), "b") == make_manifest()
 
 
 def test_rows_and_tokens_are_the_same_where_a_token_has_one_row():
@@ -331,6 +341,22 @@ DRAFTER_EDITS = {
     ),
     "nothing to draft": (change_value("limits", "max_draft", value=0), "below 1"),
     "document token outside": (change_value("document_token_id", value=100), "document token"),
+    "skipped without a reason": (
+        change_value("verification", value={"status": "skipped"}),
+        "skipped without a reason",
+    ),
+    "passed without a check": (
+        change_value("verification", value={"status": "passed", "runners": ["fp32"]}),
+        "passed without a check",
+    ),
+    "passed on nothing": (
+        change_value("verification", value={"status": "passed", "checks": 3}),
+        "passed without a check",
+    ),
+    "failed, and yet there": (
+        change_value("verification", value={"status": "failed"}),
+        "status",
+    ),
     "document token below": (change_value("document_token_id", value=-1), "document token"),
 }
 CASES = {name: (make_manifest, *edit) for name, edit in EDITS.items()}

@@ -159,7 +159,7 @@ def describe_engine(manifest: Manifest) -> Engine:
         bytes=3,
         build_seconds=1.0,
         profiles=plan_profiles(graph, manifest),
-        plugins=[],
+        plugins={},
         vendor_supported=True,
     )
 

@@ -112,7 +112,7 @@ def register(version: str) -> Any:
     return creator
 
 
-def build(folder: Path, version: str) -> list[str]:
+def build(folder: Path, version: str) -> dict[str, int]:
     bundle = write_bundle(folder, PluginDecoder())
     if "import-first" not in sys.argv:
         load_tensorrt("tensorrt-rtx")

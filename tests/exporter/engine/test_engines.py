@@ -69,7 +69,7 @@ def test_the_manifest_records_engines_and_files(built):
         assert records[engine.path].sha256 == hashlib.sha256(data).hexdigest()
         assert engine.build_seconds > 0
         assert engine.cache_updates == 4  # keys and values of two layers
-        assert engine.plugins == []
+        assert engine.plugins == {}
         assert [profile.name for profile in engine.profiles] == ["prefill", "decode"]
     assert manifest.versions.tensorrt == f"tensorrt-rtx {engines[0].version}"
 

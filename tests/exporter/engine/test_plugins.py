@@ -32,11 +32,11 @@ def run_script(tmp_path: Path, *arguments: str) -> dict[str, str]:
 
 
 def test_a_registered_plugin_is_built_and_recorded(tmp_path):
-    assert run_script(tmp_path, "1") == {"plugins": ["quatrain_test::Twice:1"]}
+    assert run_script(tmp_path, "1") == {"plugins": {"quatrain_test::Twice:1": 2}}
 
 
 def test_without_the_plugin_its_function_is_built(tmp_path):
-    assert run_script(tmp_path, "none") == {"plugins": []}
+    assert run_script(tmp_path, "none") == {"plugins": {}}
 
 
 def test_a_plugin_of_another_version_is_an_error(tmp_path):
