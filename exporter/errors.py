@@ -2,7 +2,7 @@
 
 from quatrain.runtime.errors import QuatrainError
 
-__all__ = ["BuildError", "CheckpointError", "ExportError", "SpecError"]
+__all__ = ["BuildError", "CheckpointError", "ComparisonError", "ExportError", "SpecError"]
 
 
 class CheckpointError(QuatrainError):
@@ -19,3 +19,7 @@ class ExportError(QuatrainError):
 
 class BuildError(QuatrainError):
     """An engine that cannot be built, or that would not be what was asked."""
+
+
+class ComparisonError(QuatrainError):
+    """Two things that cannot be compared: they are not of the same model, or not of one shape."""

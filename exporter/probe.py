@@ -5,8 +5,6 @@ For calibration and diagnosis: the bundle itself is left as it is; its weights a
 folder that is gone afterwards.
 """
 
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quatrain.exporter.bundle import place_weights, write_file
+from quatrain.exporter.bundle import write_file
+from quatrain.exporter.bundle_copy import borrow_bundle
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.probe_graph import FFN_INPUT, HEAD_INPUT, Edit, probe_graph
 from quatrain.runtime.decoding.history import TokenHistory
@@ -27,7 +26,6 @@ from quatrain.runtime.decoding.segments import Segments
 from quatrain.runtime.manifest import (
     MANIFEST_NAME,
     Graph,
-    Manifest,
     dump_manifest,
     load_manifest,
 )
@@ -82,9 +80,7 @@ def probe_bundle(
     """
     bundle = Path(bundle)
     manifest = load_manifest(bundle)
-    folder = _make_folder(bundle)
-    try:
-        _link_files(bundle, folder, manifest)
+    with borrow_bundle(bundle, manifest) as folder:
         graphs = [
             graph
             if graph.role not in ("decoder", "segment")
@@ -96,8 +92,6 @@ def probe_bundle(
         write_file(folder / MANIFEST_NAME, dump_manifest(changed))
         with open_model(folder, backend="onnxruntime", threads=threads) as model:
             yield model
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_probe(model: Model, token_ids: NDArray[np.int64]) -> Iterator[ProbedRows]:
@@ -148,22 +142,6 @@ def _read_call(call: RowCall, hidden_size: int) -> ProbedRows:
         if name.startswith(FFN_INPUT)
     }
     return ProbedRows(call.starts[0], call.counts[0], inputs, call.outputs)
-
-
-def _make_folder(bundle: Path) -> Path:
-    """Beside the bundle, where weights can be linked, or among the temporary files."""
-    place = bundle.resolve()
-    try:
-        return Path(tempfile.mkdtemp(prefix=f".{place.name}.probe-", dir=place.parent))
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="quatrain-probe-"))
-
-
-def _link_files(bundle: Path, folder: Path, manifest: Manifest) -> None:
-    unused = {engine.path for engine in manifest.engines}
-    for record in manifest.files:
-        if record.path not in unused:
-            place_weights(bundle / record.path, folder / record.path, None)
 
 
 def _check_layers(bundle: Path, graphs: list[Graph], layers: Collection[int] | None) -> None:

@@ -13,7 +13,7 @@ from quatrain.exporter.errors import ExportError
 from quatrain.exporter.spec import Backbone, DecoderSpec, Streams
 from quatrain.runtime.manifest import Graph, Manifest, TensorInfo
 
-__all__ = ["FFN_INPUT", "HEAD_INPUT", "Edit", "probe_graph"]
+__all__ = ["FFN_INPUT", "HEAD_INPUT", "Edit", "probe_graph", "read_row_spec"]
 
 FFN_INPUT = "ffn_input."
 """A probed output is called this, with the number of its layer."""
@@ -58,7 +58,7 @@ def probe_graph(
 
 
 def _describe_outputs(manifest: Manifest, graph: Graph) -> list[TensorInfo]:
-    spec = _read_spec(manifest)
+    spec = read_row_spec(manifest)
     layers = [layer.layer for layer in manifest.cache.layers if layer.graph == graph.name]
     infos = []
     for layer, rows in plan_live_rows(spec, layers).items():
@@ -72,7 +72,7 @@ def _describe_outputs(manifest: Manifest, graph: Graph) -> list[TensorInfo]:
     return infos
 
 
-def _read_spec(manifest: Manifest) -> DecoderSpec:
+def read_row_spec(manifest: Manifest) -> DecoderSpec:
     """As much of the spec as a plan of rows depends on."""
     backbone = {**manifest.spec["backbone"], "rope_scaling": None, "sliding_windows": ()}
     streams = manifest.spec["streams"]

@@ -28,6 +28,7 @@ class DecoderLayer(Module):
     ) -> None:
         super().__init__()
         hidden, epsilon = spec.backbone.hidden_size, spec.backbone.rms_norm_eps
+        self.layer = layer
         self.rows = rows
         self.input_layernorm = RMSNorm(hidden, epsilon, dtype)
         self.self_attn = SelfAttention(spec, layer, rows, dtype)
@@ -53,7 +54,10 @@ class DecoderLayer(Module):
         attending = views.narrow(normed, self.rows.entering, self.rows.leaving)
         attended, keys, values = self.self_attn(op, attending, mirrored, views, *cache)
         x = op.Add(views.narrow(x, self.rows.entering, self.rows.leaving), attended)
+        # What is compared with the checkpoint has a name to find it by.
+        x.name = f"layers.{self.layer}.attention"
         x = op.Add(x, self.mlp(op, self.post_attention_layernorm(op, x)))
+        x.name = f"layers.{self.layer}.output"
         return x, normed, (keys, values)
 
 
@@ -93,7 +97,7 @@ class LayerStack(Module):
         """What the graph is fed with to the rows that leave these layers, those of them that are
         wanted [B, E, H] (normed if the final norm is here), and the updated caches."""
         if self.starts_here:
-            x = self.embed(op, x)
+            x = self._embed(op, x)
         normed: dict[int, ir.Value] = {}
         updated: Caches = []
         leaving = Rows.ALL
@@ -108,3 +112,9 @@ class LayerStack(Module):
             leaving = rows.leaving
         wanted = views.narrow(x, leaving, Rows.WANTED)
         return x, self.norm(op, wanted) if self.ends_here else wanted, updated
+
+    def _embed(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        rows: ir.Value = self.embed(op, x)
+        if rows is not x:  # an input keeps its own name
+            rows.name = "embedding"
+        return rows
