@@ -10,6 +10,7 @@ from quatrain.exporter.decoder.graph_names import DRAFTER
 from quatrain.exporter.decoder.head_weights import head_names
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER
 from quatrain.exporter.options import ExportOptions
+from quatrain.exporter.quantization.scheme import Scheme
 from quatrain.exporter.spec import DecoderSpec
 from quatrain.exporter.spec_json import describe_spec
 from quatrain.runtime.manifest import (
@@ -22,6 +23,7 @@ from quatrain.runtime.manifest import (
     Graph,
     HostEmbeddings,
     Manifest,
+    Quantization,
     StoredTable,
     TokenizerInfo,
     Versions,
@@ -57,6 +59,7 @@ def describe_bundle(
         files=records,
         versions=_find_versions(),
         exits=_describe_exits(spec, graphs),
+        quantization=_describe_scheme(options.scheme),
         drafter=None if spec.drafter is None else DraftLayout(graph=DRAFTER),
         document_token_id=checkpoint.document_token_id,
         embeddings=_describe_tables(checkpoint) if options.embeddings == "host" else None,
@@ -105,6 +108,12 @@ def _describe_exits(spec: DecoderSpec, graphs: list[Graph]) -> ExitLayout | None
         segments=[graph.name for graph in graphs if graph.role == "segment"],
         heads=head_names(spec),
     )
+
+
+def _describe_scheme(scheme: Scheme | None) -> Quantization | None:
+    if scheme is None:
+        return None
+    return Quantization(kind=scheme.kind, group_size=scheme.group_size)
 
 
 def _find_versions() -> Versions:

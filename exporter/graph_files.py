@@ -10,21 +10,28 @@ from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES, LazyTenso
 from quatrain.exporter.decoder.device import Device
 from quatrain.exporter.decoder.graphs import BuiltGraph, build_graphs
 from quatrain.exporter.options import ExportOptions
+from quatrain.exporter.quantization import PackedWeights, read_packed_weights
 from quatrain.runtime.manifest import Graph, GraphVariant
 
-__all__ = ["WEIGHTS_FOLDER", "write_graphs"]
+__all__ = ["WEIGHTS_FOLDER", "attach_weights", "write_graphs"]
 
 WEIGHTS_FOLDER = "weights"
 
 
-def write_graphs(bundle: Path, checkpoint: Checkpoint, options: ExportOptions) -> list[Graph]:
+def write_graphs(
+    bundle: Path,
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    packed: PackedWeights | None = None,
+) -> list[Graph]:
     """Write every graph for the CPU (float32, caches that grow) and for engines (the compute type,
     static caches) and describe it.
 
-    Both read the same stored weights out of the bundle's weight files, by offset.
+    Both read the same stored weights out of the bundle's weight files, by offset; the packed ones,
+    where there are some.
     """
-    cpu = _write_variants(bundle, checkpoint, "float32", options, "cpu")
-    engine = _write_variants(bundle, checkpoint, options.dtype, options, "engine")
+    cpu = _write_variants(bundle, checkpoint, "float32", options, "cpu", packed)
+    engine = _write_variants(bundle, checkpoint, options.dtype, options, "engine", packed)
     return [
         Graph(
             name=built.name,
@@ -45,7 +52,9 @@ def _write_variants(
     dtype: str,
     options: ExportOptions,
     device: Device,
+    packed: PackedWeights | None,
 ) -> list[tuple[BuiltGraph, GraphVariant]]:
+    tensors = checkpoint.tensors if packed is None else packed.checkpoint.tensors
     stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
     written = []
     for built in build_graphs(
@@ -56,7 +65,9 @@ def _write_variants(
         embeddings=options.embeddings,
         device=device,
     ):
-        _attach_weights(built.model.graph, checkpoint.tensors)
+        if packed is not None:
+            read_packed_weights(built.model, packed.matrices, dtype, WEIGHTS_FOLDER)
+        attach_weights(built.model.graph, tensors)
         path = f"{built.name}.{device}.{dtype}.onnx"
         ir.save(built.model, bundle / path)
         variant = GraphVariant(path=path, dtype=dtype, inputs=built.inputs, outputs=built.outputs)
@@ -64,7 +75,8 @@ def _write_variants(
     return written
 
 
-def _attach_weights(graph: ir.Graph, tensors: Mapping[str, LazyTensor]) -> None:
+def attach_weights(graph: ir.Graph, tensors: Mapping[str, LazyTensor]) -> None:
+    """Say of every parameter where in a bundle's weight files its data lies."""
     for name, value in graph.initializers.items():
         if value.const_value is not None:
             continue

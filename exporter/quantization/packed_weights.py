@@ -1,0 +1,213 @@
+"""The weight file of a quantized bundle: codes and scales, and all other tensors as they were."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quatrain.exporter.checkpoint.checkpoint import Checkpoint
+from quatrain.exporter.checkpoint.lazy_tensor import NUMPY_DTYPES, LazyTensor
+from quatrain.exporter.checkpoint.names import stream_table_name
+from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
+from quatrain.exporter.derivation.tensor_file import TensorSource, write_tensor_file
+from quatrain.exporter.quantization.groups import Groups, pack_nibbles, quantize
+from quatrain.exporter.quantization.scheme import Scheme
+from quatrain.exporter.spec import DType
+
+__all__ = [
+    "PackedMatrix",
+    "PackedWeights",
+    "count_packed_bytes",
+    "pack_weights",
+    "plan_packing",
+]
+
+_STORED: dict[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """Where the codes [K, N] of a weight [N, K] lie, and its scales [K / group, N] by type.
+
+    `codes` are bytes: two codes each if `bits` is 4.
+    """
+
+    bits: int
+    shape: tuple[int, int]
+    codes: LazyTensor
+    scales: dict[str, LazyTensor]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """A checkpoint whose tensors are in the packed file, and which of them are codes there.
+
+    A tensor that was packed is in `checkpoint.tensors` only if something else reads it, too (an
+    embedding table that also makes the logits).
+    """
+
+    checkpoint: Checkpoint
+    matrices: dict[str, PackedMatrix]
+    scheme: Scheme
+
+
+def pack_weights(
+    checkpoint: Checkpoint,
+    widths: Mapping[str, int],
+    scheme: Scheme,
+    path: Path,
+    dtype: DType,
+) -> PackedWeights:
+    """Write the file, one matrix in memory at a time.
+
+    Args:
+        widths: Bits by tensor, of `choose_widths`.
+        dtype: The compute type of the engines, in which the scales are stored beside float32.
+    """
+    tables = _list_tables(checkpoint)
+    write_tensor_file(path, _list_sources(checkpoint, widths, scheme, dtype, tables))
+    return _describe(checkpoint, widths, scheme, dtype, read_safetensors_header(path), path)
+
+
+def plan_packing(
+    checkpoint: Checkpoint, widths: Mapping[str, int], scheme: Scheme, dtype: DType
+) -> PackedWeights:
+    """What `pack_weights` would give, of a file that is not there: sizes are right, places not."""
+    path = Path("packed.safetensors")
+    tables = _list_tables(checkpoint)
+    tensors = {
+        name: LazyTensor(name, path, source.dtype, source.shape, 0, source.nbytes, name)
+        for name, source in _list_sources(checkpoint, widths, scheme, dtype, tables).items()
+    }
+    return _describe(checkpoint, widths, scheme, dtype, tensors, path)
+
+
+def _describe(
+    checkpoint: Checkpoint,
+    widths: Mapping[str, int],
+    scheme: Scheme,
+    dtype: DType,
+    tensors: Mapping[str, LazyTensor],
+    path: Path,
+) -> PackedWeights:
+    matrices = {
+        name: PackedMatrix(
+            bits=bits,
+            shape=(checkpoint.tensors[name].shape[1], checkpoint.tensors[name].shape[0]),
+            codes=tensors[f"{name}.codes"],
+            scales={kind: tensors[f"{name}.scales.{kind}"] for kind in _list_scale_types(dtype)},
+        )
+        for name, bits in widths.items()
+    }
+    kept = {name: tensors[name] for name in checkpoint.tensors if name in tensors}
+    return PackedWeights(replace(checkpoint, tensors=kept, files=[path]), matrices, scheme)
+
+
+def count_packed_bytes(
+    checkpoint: Checkpoint, widths: Mapping[str, int], scheme: Scheme, dtype: DType
+) -> int:
+    """Bytes of the tensors in the file that `pack_weights` would write."""
+    tables = _list_tables(checkpoint)
+    sources = _list_sources(checkpoint, widths, scheme, dtype, tables)
+    return sum(source.nbytes for source in sources.values())
+
+
+def _list_tables(checkpoint: Checkpoint) -> frozenset[str]:
+    """The embedding tables: rows are looked up in them, so they stay as they are."""
+    return frozenset(map(stream_table_name, range(checkpoint.spec.num_streams)))
+
+
+def _list_sources(
+    checkpoint: Checkpoint,
+    widths: Mapping[str, int],
+    scheme: Scheme,
+    dtype: DType,
+    tables: frozenset[str],
+) -> dict[str, TensorSource]:
+    sources: dict[str, TensorSource] = {}
+    types = _list_scale_types(dtype)
+    for name, tensor in checkpoint.tensors.items():
+        if name in widths:
+            matrix = _Matrix(tensor, widths[name], scheme.group_size, NUMPY_DTYPES[_STORED[dtype]])
+            sources[f"{name}.codes"] = _Codes(matrix)
+            for kind in types:
+                scales = _Scales(matrix, kind, is_last=kind == types[-1])
+                sources[f"{name}.scales.{kind}"] = scales
+        if name not in widths or name in tables:
+            sources[name] = tensor
+    return sources
+
+
+def _list_scale_types(dtype: DType) -> list[str]:
+    """Those of the CPU's graphs and of the engines'."""
+    return list(dict.fromkeys(("float32", dtype)))
+
+
+class _Matrix:
+    """A weight whose codes and scales are written one after the other, and made once for both."""
+
+    def __init__(
+        self, tensor: LazyTensor, bits: int, group_size: int, dtype: np.dtype[np.generic]
+    ) -> None:
+        self.bits = bits
+        self.rows, self.columns = tensor.shape
+        self.num_groups = self.columns // group_size
+        self._tensor, self._group_size, self._dtype = tensor, group_size, dtype
+        self._groups: Groups | None = None
+
+    def quantize(self) -> Groups:
+        """From the stored weights, at the first call."""
+        if self._groups is None:
+            weight = cast("NDArray[np.floating]", self._tensor.read())
+            self._groups = quantize(weight, self.bits, self._group_size, self._dtype)
+        return self._groups
+
+    def release(self) -> None:
+        """All is written."""
+        self._groups = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    matrix: _Matrix
+    dtype: str = "U8"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.nbytes,)
+
+    @property
+    def nbytes(self) -> int:
+        return self.matrix.rows * self.matrix.columns * self.matrix.bits // 8
+
+    def chunks(self, chunk_bytes: int = 1 << 24) -> Iterator[memoryview]:
+        codes = self.matrix.quantize().codes
+        yield memoryview((pack_nibbles(codes) if self.matrix.bits == 4 else codes).tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class _Scales:
+    matrix: _Matrix
+    kind: str
+    is_last: bool
+
+    @property
+    def dtype(self) -> str:
+        return _STORED[self.kind]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.matrix.num_groups, self.matrix.rows)
+
+    @property
+    def nbytes(self) -> int:
+        return self.matrix.num_groups * self.matrix.rows * NUMPY_DTYPES[self.dtype].itemsize
+
+    def chunks(self, chunk_bytes: int = 1 << 24) -> Iterator[memoryview]:
+        scales = self.matrix.quantize().scales
+        if self.is_last:
+            self.matrix.release()
+        yield memoryview(scales.astype(NUMPY_DTYPES[self.dtype]).tobytes())
