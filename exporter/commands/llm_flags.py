@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from quatrain.runtime import LLM
 
-__all__ = ["add_backend_flags", "add_llm_flags", "open_llm"]
+__all__ = ["add_backend_flags", "add_llm_flags", "open_llm", "read_draft"]
 
 
 def add_llm_flags(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +24,21 @@ def add_llm_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--draft",
-        type=_read_draft,
+        type=read_draft,
         default="auto",
         metavar="auto|N",
         help="tokens that a drafter guesses before each verification: as many as pay (auto, the"
         " default), always N, or none (0)",
+    )
+    group.add_argument(
+        "--exact",
+        action="store_true",
+        help="on a CPU, multiply with quantized weights in float32, which is slow",
+    )
+    group.add_argument(
+        "--self-test",
+        action="store_true",
+        help="first generate the tokens that the bundle records, and refuse it if others come out",
     )
 
 
@@ -57,10 +67,13 @@ def open_llm(args: argparse.Namespace) -> "LLM":
         threads=args.threads,
         max_deferred=args.max_deferred,
         draft=args.draft,
+        exact=args.exact,
+        self_test=args.self_test,
     )
 
 
-def _read_draft(text: str) -> str | int:
+def read_draft(text: str) -> str | int:
+    """The value of --draft."""
     if text == "auto":
         return text
     try:

@@ -5,7 +5,9 @@ import argparse
 __all__ = ["add_target_flag"]
 
 
-def add_target_flag(parser: argparse.ArgumentParser, *, required: bool) -> None:
+def add_target_flag(
+    parser: argparse.ArgumentParser, *, required: bool, verb: str = "build engines for"
+) -> None:
     """Declare --target: one or several names, and again as often as one likes."""
     parser.add_argument(
         "--target",
@@ -15,5 +17,5 @@ def add_target_flag(parser: argparse.ArgumentParser, *, required: bool) -> None:
         default=None if required else [],
         required=required,
         metavar="TARGET",
-        help="build engines for these GPUs: a100, a6000, rtx3090",
+        help=f"{verb} these GPUs: a100, a6000, rtx3090",
     )

@@ -1,0 +1,89 @@
+"""What a benchmark found out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+__all__ = ["BenchReport", "BenchRun", "Spread", "find_percentile", "measure_spread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and most over the repeats."""
+
+    median: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRun:
+    """One bundle in one case. The plain numbers are medians over the repeats.
+
+    Args:
+        tokens_per_second: Of the steps after the first token, all sequences together.
+        time_to_first_token_ms: From the prompt's ids to the first token.
+        token_ms_p50: Half of the steps took no longer (all repeats together); `token_ms_p95`: 95
+            of 100. Of tokens that were drafted and accepted, the later ones come at once.
+        load_seconds: Opening the bundle, in a fresh process.
+        peak_rss_bytes: The most memory that process ever had.
+        bytes_per_token: Weights and caches that the calls behind the first token read for one token
+            of one sequence, counted from the calls that were made; None where engines run.
+        python_share: Of the time, what was spent outside the backend's calls.
+        exit_shares: Of the tokens, by exit; `mean_depth`: layers run, on average.
+        accepted_per_step: Tokens that one verified step gave a sequence; None without a drafter.
+        feed_forward_share: Bytes of feed-forward weights one row needs over those of a dense one.
+        ratios: Of `tokens_per_second` and `time_to_first_token_ms`, each over the baseline's in
+            the same round; None for the baseline.
+    """
+
+    bundle: str
+    family: str
+    backend: str
+    prompt_tokens: int
+    new_tokens: int
+    batch: int
+    tokens_per_second: float
+    time_to_first_token_ms: float
+    token_ms_p50: float
+    token_ms_p95: float
+    load_seconds: float
+    peak_rss_bytes: int
+    bytes_per_token: int | None
+    python_share: float
+    exit_shares: list[float] | None
+    mean_depth: float | None
+    accepted_per_step: float | None
+    feed_forward_share: float | None
+    spreads: dict[str, Spread]
+    ratios: dict[str, Spread] | None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """All runs, case by case in the order of the bundles, and where they were made.
+
+    `same_tokens` says of each case how many leading tokens of the first sequence all bundles agree
+    on: bundles of the same model should agree on all.
+    """
+
+    runs: list[BenchRun]
+    baseline: str | None
+    same_tokens: list[int]
+    repeats: int
+    threads: int | None
+    cpus: int
+    load_average: float | None
+    versions: dict[str, str]
+
+
+def measure_spread(values: Sequence[float]) -> Spread:
+    """Of at least one number."""
+    return Spread(median(values), min(values), max(values))
+
+
+def find_percentile(values: Sequence[float], share: float) -> float:
+    """The least of the values that `share` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,0 +1,113 @@
+"""A model whose needs are to be counted: from a bundle's files, or as an export would make it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES
+from quatrain.exporter.decoder.graphs import BuiltGraph, build_graphs
+from quatrain.exporter.dense_fallback import choose_dense_fallback
+from quatrain.exporter.description import describe_bundle
+from quatrain.exporter.drafter_choice import choose_drafter
+from quatrain.exporter.graph_files import WEIGHTS_FOLDER, attach_weights
+from quatrain.exporter.memory import EmbeddingsPlace
+from quatrain.exporter.options import ExportOptions, ExportRequest, settle_options
+from quatrain.exporter.quantization import (
+    WeightKind,
+    choose_widths,
+    plan_packing,
+    read_packed_weights,
+)
+from quatrain.exporter.spec import DType
+from quatrain.runtime.manifest import Graph, GraphVariant, Manifest, load_manifest
+
+__all__ = ["PlannedModel", "load_planned", "make_planned", "open_planned"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A manifest and by name the graphs that engines are built from, without their weights."""
+
+    manifest: Manifest
+    graphs: dict[str, onnx.GraphProto]
+
+
+def open_planned(
+    checkpoint: Path,
+    *,
+    dtype: DType | None = None,
+    max_seq_len: int | None = None,
+    max_batch: int = 4,
+    prefill_chunk: int | None = None,
+    max_deferred: int = 16,
+    embeddings: EmbeddingsPlace = "graph",
+    dense_fallback: Sequence[int] | None = None,
+    drafter: bool = False,
+    max_draft: int = 8,
+    quantize: WeightKind | None = None,
+    group_size: int = 32,
+) -> PlannedModel:
+    """Of a checkpoint, as `export_checkpoint` would make it of these arguments."""
+    request = ExportRequest(
+        dtype=dtype,
+        max_seq_len=max_seq_len,
+        max_batch=max_batch,
+        prefill_chunk=prefill_chunk,
+        max_deferred=max_deferred,
+        targets=(),
+        self_test=False,
+        embeddings=embeddings,
+        drafter=drafter,
+        max_draft=max_draft,
+        quantize=quantize,
+        group_size=group_size,
+    )
+    opened = choose_dense_fallback(open_checkpoint(checkpoint), dense_fallback)
+    opened = choose_drafter(opened, drafter)
+    return make_planned(opened, settle_options(opened, request))
+
+
+def load_planned(bundle: Path) -> PlannedModel:
+    """Of a bundle."""
+    manifest = load_manifest(bundle)
+    graphs = {
+        graph.name: onnx.load(bundle / graph.deployment.path, load_external_data=False).graph
+        for graph in manifest.graphs
+    }
+    return PlannedModel(manifest, graphs)
+
+
+def make_planned(checkpoint: Checkpoint, options: ExportOptions) -> PlannedModel:
+    """Of a checkpoint: its graphs are built, and nothing is written."""
+    stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
+    built = build_graphs(
+        checkpoint.spec, stored, options.dtype, options.capacity, embeddings=options.embeddings
+    )
+    packed = None
+    if options.scheme is not None:
+        widths = choose_widths(checkpoint.spec, checkpoint.tensors, options.scheme)
+        packed = plan_packing(checkpoint, widths, options.scheme, options.dtype)
+    for graph in built:
+        if packed is not None:
+            read_packed_weights(graph.model, packed.matrices, options.dtype, WEIGHTS_FOLDER)
+        attach_weights(graph.model.graph, checkpoint.tensors)
+    described = [_describe(graph, options.dtype) for graph in built]
+    manifest = describe_bundle(checkpoint, options, described, [], None)
+    return PlannedModel(manifest, {g.name: ir.to_proto(g.model).graph for g in built})
+
+
+def _describe(graph: BuiltGraph, dtype: str) -> Graph:
+    variant = GraphVariant(path="", dtype=dtype, inputs=graph.inputs, outputs=graph.outputs)
+    return Graph(
+        name=graph.name,
+        role=graph.role,
+        path="",
+        dtype=dtype,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        deployment=variant,
+    )

@@ -1,0 +1,97 @@
+"""What engines of a model need of a GPU's memory, and what a step reads of it."""
+
+from dataclasses import dataclass
+
+from quatrain.exporter.capacity.model import PlannedModel
+from quatrain.exporter.graph_weights import weigh_graph
+from quatrain.runtime.manifest import ITEM_BYTES, Limits
+
+__all__ = ["GraphNeeds", "Needs", "count_needs"]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNeeds:
+    """Of one graph, in bytes: the weights it holds, those that a call reads, how many of them a
+    call of one row can leave unread (channels that are not active), and its cache of one token."""
+
+    name: str
+    role: str
+    weight_bytes: int
+    read_bytes: int
+    inactive_bytes: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Of a whole model in its compute type, in bytes.
+
+    Args:
+        weight_bytes: In engines; `host_bytes` those of embedding tables left on the host.
+        cache_bytes_per_token: Keys and values of one token of one sequence, in all layers.
+        activation_bytes: An upper estimate of what the largest prefill call keeps beside caches
+            and weights: the rows of one layer, masks, and logits.
+    """
+
+    family: str
+    dtype: str
+    limits: Limits
+    capacity: int
+    weight_bytes: int
+    host_bytes: int
+    cache_bytes_per_token: int
+    activation_bytes: int
+    graphs: list[GraphNeeds]
+
+
+def count_needs(model: PlannedModel) -> Needs:
+    """Arithmetic on the graphs' sizes."""
+    manifest = model.manifest
+    item_bytes = ITEM_BYTES[manifest.deployment_dtype]
+    graphs = [_count_graph(model, name, item_bytes) for name in model.graphs]
+    tables = manifest.embeddings.tables if manifest.embeddings else []
+    return Needs(
+        family=manifest.family,
+        dtype=manifest.deployment_dtype,
+        limits=manifest.limits,
+        capacity=manifest.cache.capacity,
+        weight_bytes=sum(graph.weight_bytes for graph in graphs),
+        host_bytes=sum(table.num_bytes for table in tables),
+        cache_bytes_per_token=sum(graph.cache_bytes for graph in graphs),
+        activation_bytes=_estimate_activations(model, item_bytes),
+        graphs=graphs,
+    )
+
+
+def _count_graph(model: PlannedModel, name: str, item_bytes: int) -> GraphNeeds:
+    manifest = model.manifest
+    weights = weigh_graph(model.graphs[name], manifest.spec["feed_forward"], item_bytes)
+    return GraphNeeds(
+        name=name,
+        role=manifest.graph(name).role,
+        weight_bytes=weights.held,
+        read_bytes=weights.read,
+        inactive_bytes=weights.feed_forward - weights.active,
+        cache_bytes=manifest.cache.bytes_per_token(name, item_bytes),
+    )
+
+
+def _estimate_activations(model: PlannedModel, item_bytes: int) -> int:
+    """As if nothing of a layer were freed before its end, and attention kept its scores nowhere.
+
+    TensorRT's own plan of a graph is smaller where it reuses memory, and larger where it has no
+    fused attention.
+    """
+    manifest = model.manifest
+    backbone, limits = manifest.spec["backbone"], manifest.limits
+    rows_per_token = manifest.cache.rows_per_token
+    tokens = limits.max_batch * limits.prefill_chunk
+    heads = backbone["num_attention_heads"] + 2 * backbone["num_key_value_heads"]
+    width = 4 * backbone["hidden_size"] + 3 * backbone["intermediate_size"]
+    width += heads * backbone["head_dim"]
+    masks = tokens * limits.max_seq_len
+    if any(layer.unit == "rows" for layer in manifest.cache.layers):
+        masks += masks * rows_per_token**2
+    outputs = limits.max_batch * (limits.max_draft + 1 if manifest.drafter else 1)
+    logits = outputs * manifest.vocab_size * ITEM_BYTES["float32"]
+    return int(tokens * rows_per_token * width * item_bytes + masks + logits)

@@ -1,0 +1,72 @@
+"""The flags that say which decoder of a checkpoint is meant, and how much it shall take at once."""
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_limit_flags", "add_model_flags", "read_layers"]
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare compute type, place of the embeddings, and the axes that may be left out."""
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "bfloat16", "float32"),
+        help="compute type of the engines (default: bfloat16 where the weights are stored so,"
+        " else float16); CPUs always compute in float32",
+    )
+    parser.add_argument(
+        "--embeddings",
+        choices=("graph", "host"),
+        default="graph",
+        help="keep the embedding tables in the graph (the default) or in memory of the host, which"
+        " then looks rows up; --dry-run shows what either takes",
+    )
+    parser.add_argument(
+        "--dense-fallback",
+        metavar="LAYERS",
+        help="layers of a bank-top-k model that run all their channels: none, all, or layers"
+        " counted from 0 such as 0-3,5,7-9 (default: those that the checkpoint names)",
+    )
+    parser.add_argument(
+        "--drafter",
+        action="store_true",
+        help="keep the low-level dynamics of a HiLP or NextLat model, to draft with (default: drop"
+        " them, which leaves a plain decoder)",
+    )
+    parser.add_argument(
+        "--quantize",
+        choices=("int8", "int4"),
+        help="round the projections to codes of 8 or 4 bits, with 4 the heads to 8 (default: leave"
+        " weights as they are)",
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="weights that share a scale, with --quantize: 32 (the default) or 128",
+    )
+
+
+def add_limit_flags(group: argparse._ArgumentGroup) -> None:
+    """Declare the sizes that caches and engines are made for."""
+    for flag, default, text in (
+        ("--max-seq-len", None, "tokens a sequence may have (default: the model's, at most 4096)"),
+        ("--max-batch", 4, "sequences decoded together (default: 4)"),
+        ("--prefill-chunk", None, "tokens of a prompt run in one call (default: 512 rows of them)"),
+        ("--max-deferred", 16, "rows an early exit may leave for later (default: 16)"),
+        ("--max-draft", 8, "tokens drafted at once, with --drafter (default: 8)"),
+    ):
+        group.add_argument(flag, type=int, default=default, metavar="N", help=text)
+
+
+def read_layers(checkpoint: Path, text: str | None) -> list[int] | None:
+    """The layers that --dense-fallback names, which takes knowing how many there are."""
+    from quatrain.exporter.checkpoint import open_checkpoint
+    from quatrain.exporter.expansion.layer_list import parse_layers
+
+    if text is None:
+        return None
+    depth = open_checkpoint(checkpoint).spec.backbone.num_hidden_layers
+    chosen = parse_layers(text, depth, flag="--dense-fallback")
+    return [layer for layer, is_chosen in enumerate(chosen) if is_chosen]
