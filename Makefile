@@ -2,6 +2,7 @@
 # make test    lint, then every test; sets itself up from nothing but Python 3.11 and pip
 # make lint    ruff and mypy
 # make gpu-test  the tests that need a CUDA device
+# make gpu-check  every kernel on this GPU: right, and how fast; PYTHON is one with PyTorch and Triton
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,7 +11,7 @@ QUATRAIN := $(BIN)/quatrain
 DEMO_PROMPT := "The with statement"
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint gpu-test clean
+.PHONY: demo test lint gpu-test gpu-check clean
 
 demo: $(VENV)/demo-stamp
 	$(QUATRAIN) export samples/checkpoints/topics-nvium --output build/demo-bundle --overwrite \
@@ -25,7 +26,7 @@ demo: $(VENV)/demo-stamp
 	$(QUATRAIN) perplexity build/demo-dense --text samples/checkpoints/heldout.txt
 
 test: lint
-	$(BIN)/python -m pytest -q --durations=10
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --durations=10
 
 lint: $(VENV)/dev-stamp
 	$(BIN)/ruff check
@@ -35,12 +36,15 @@ lint: $(VENV)/dev-stamp
 gpu-test: $(VENV)/dev-stamp
 	$(BIN)/python -m pytest -q -m gpu
 
+gpu-check:
+	PYTHONPATH=src $(PYTHON) -m benchmarks.gpu_check --json build/gpu-check.json
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The stamps are newer than what they install from, and older as soon as that changes.
 $(VENV)/demo-stamp: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) --editable '.[export,rtx]'
+	$(PIP_INSTALL) --editable '.[export,kernels,rtx]'
 	touch $@
 
 $(VENV)/dev-stamp: pyproject.toml constraints.txt | $(BIN)/python

@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from quatrain.exporter.bench import BenchReport, BenchSetting, bench_bundles
+    from quatrain.exporter.capacity import CapacityPlan, plan_capacity
     from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
     from quatrain.exporter.diagnosis import ActivationReport, diagnose_activations
     from quatrain.exporter.doctor import DoctorReport, examine_machine
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 __all__ = [
     "TARGETS",
     "ActivationReport",
+    "BenchReport",
+    "BenchSetting",
     "BuildError",
+    "CapacityPlan",
     "Checkpoint",
     "CheckpointError",
     "DecoderSpec",
@@ -40,6 +45,7 @@ __all__ = [
     "SparsifyReport",
     "SpecError",
     "Target",
+    "bench_bundles",
     "build_engines",
     "diagnose_activations",
     "examine_machine",
@@ -49,11 +55,14 @@ __all__ = [
     "fit_drafter",
     "inspect_checkpoint",
     "open_checkpoint",
+    "plan_capacity",
     "plan_export",
     "sparsify_checkpoint",
 ]
 
 _MODULES = {
+    "bench": ("BenchReport", "BenchSetting", "bench_bundles"),
+    "capacity": ("CapacityPlan", "plan_capacity"),
     "checkpoint": ("Checkpoint", "open_checkpoint"),
     "diagnosis": ("ActivationReport", "diagnose_activations"),
     "doctor": ("DoctorReport", "examine_machine"),

@@ -23,10 +23,13 @@ COMMANDS = {
     "expand": "give a checkpoint more streams (Hidden Decoding), for training to go on from",
     "sparsify": "let a dense checkpoint run only a part of its feed-forward channels",
     "fit-drafter": "fit dynamics to a dense checkpoint that draft for it (speculative decoding)",
+    "plan": "tell which GPUs have room for a model, and how fast they could decode it",
     "build": "build TensorRT engines into a bundle",
     "generate": "generate text with a bundle",
     "inspect": "show what a checkpoint or a bundle holds",
     "perplexity": "score a text with a bundle",
+    "compare": "hold a bundle to its checkpoint, layer by layer where they differ",
+    "bench": "measure speed, memory and traffic of bundles, side by side",
     "doctor": "tell what can be built and run here, and test a bundle",
 }
 
@@ -37,7 +40,7 @@ _EXTRAS = {
     "onnxscript": "export",
     "ml_dtypes": "export",
     "yaml": "export",
-    "polygraphy": "rtx",
+    "polygraphy": "compare",
     "tensorrt_rtx": "rtx",
     "cuda": "gpu",
 }

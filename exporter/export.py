@@ -7,26 +7,26 @@ from pathlib import Path
 
 from quatrain.exporter.bundle import (
     WeightsMode,
-    place_weights,
     record_file,
-    record_link,
     staged_bundle,
     write_file,
 )
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from quatrain.exporter.checkpoint.finite import find_bad_weights
 from quatrain.exporter.dense_fallback import choose_dense_fallback
 from quatrain.exporter.description import describe_bundle
 from quatrain.exporter.drafter_choice import choose_drafter
 from quatrain.exporter.engine.engines import build_engines
-from quatrain.exporter.errors import ExportError
-from quatrain.exporter.graph_files import WEIGHTS_FOLDER, write_graphs
+from quatrain.exporter.engine.plugin_choice import parse_plugins
+from quatrain.exporter.graph_files import write_graphs
 from quatrain.exporter.memory import EmbeddingsPlace
-from quatrain.exporter.options import ExportRequest, settle_options
+from quatrain.exporter.options import ExportOptions, ExportRequest, settle_options
 from quatrain.exporter.plan import ExportPlan, make_plan
 from quatrain.exporter.progress import Progress, Stage
+from quatrain.exporter.quantization import WeightKind
 from quatrain.exporter.self_test import make_self_test
 from quatrain.exporter.spec import DType
+from quatrain.exporter.verification import skip_verification, verify_export
+from quatrain.exporter.weight_placement import Placed, place_checkpoint, refuse_bad_weights
 from quatrain.runtime.manifest import (
     MANIFEST_NAME,
     FileRecord,
@@ -64,6 +64,9 @@ def plan_export(
     dense_fallback: Sequence[int] | None = None,
     drafter: bool = False,
     max_draft: int = 8,
+    verify: bool | None = None,
+    quantize: WeightKind | None = None,
+    group_size: int = 32,
 ) -> ExportPlan:
     """What `export_checkpoint` would do with these arguments, with nothing written."""
     request = ExportRequest(
@@ -78,6 +81,9 @@ def plan_export(
         None if dense_fallback is None else tuple(dense_fallback),
         drafter,
         max_draft,
+        verify=verify,
+        quantize=quantize,
+        group_size=group_size,
     )
     opened = _open_chosen(checkpoint, request, Progress())
     return make_plan(opened, settle_options(opened, request))
@@ -93,6 +99,7 @@ def export_checkpoint(
     prefill_chunk: int | None = None,
     max_deferred: int = 16,
     targets: Sequence[str] = (),
+    plugins: Sequence[str] = ("auto",),
     weights: WeightsMode | None = None,
     hash_weights: bool = False,
     self_test: bool | None = None,
@@ -100,6 +107,9 @@ def export_checkpoint(
     dense_fallback: Sequence[int] | None = None,
     drafter: bool = False,
     max_draft: int = 8,
+    verify: bool | None = None,
+    quantize: WeightKind | None = None,
+    group_size: int = 32,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
@@ -116,6 +126,7 @@ def export_checkpoint(
             Decoding), all of them. Default: as many as make 512 rows.
         max_deferred: Rows an early exit may leave to be filled later (models with exits).
         targets: GPUs to build engines for, of `quatrain.exporter.targets.TARGETS`.
+        plugins: Which of our operators the engines have as plugins; see `build_engines`.
         weights: `link` or `copy` the weight files. Default: link where the file system allows.
         hash_weights: Record the SHA-256 of linked weights, which reads them.
         self_test: Record the first greedy tokens after a short prompt, which runs the model on
@@ -127,12 +138,19 @@ def export_checkpoint(
         drafter: Keep the low-level dynamics of HiLP and NextLat, to draft with. Without it the
             bundle is that of a plain decoder.
         max_draft: Most tokens to draft at once (with `drafter`).
+        verify: Hold the graphs to the checkpoint on a short text, on the CPU; if they differ, there
+            is a report beside `output` and no bundle. Default: if the weights are at most 1 GiB.
+        quantize: Round the projections to codes of 8 or 4 bits, with 4 the heads to 8. The bundle
+            then has a weight file of its own. Default: weights stay as they are.
+        group_size: Weights that share a scale, 32 or 128 (with `quantize`).
         overwrite: Replace an older bundle at `output`.
 
     Raises:
-        QuatrainError: What was asked cannot be done; nothing is left behind.
+        QuatrainError: What was asked cannot be done, or the graphs are not the checkpoint; no
+            bundle is left behind.
     """
     progress = progress or Progress()
+    parse_plugins(plugins)
     request = ExportRequest(
         dtype,
         max_seq_len,
@@ -145,31 +163,58 @@ def export_checkpoint(
         None if dense_fallback is None else tuple(dense_fallback),
         drafter,
         max_draft,
+        verify=verify,
+        quantize=quantize,
+        group_size=group_size,
     )
     with progress.stage("read checkpoint"):
         opened = _open_chosen(checkpoint, request, progress)
         options = settle_options(opened, request)
     warnings = _collect_warnings(opened, progress)
     with staged_bundle(output, overwrite=overwrite) as bundle:
-        mode, records = _write_weights(bundle, opened, weights, hash_weights, progress)
-        if mode == "copy" or options.self_test or hash_weights:
-            _refuse_bad_weights(opened, progress)
-        with progress.stage("write graphs") as stage:
-            graphs = write_graphs(bundle, opened, options)
-            paths = {path for g in graphs for path in (g.path, g.deployment.path)}
-            records += [record_file(bundle, path) for path in sorted(paths)]
-            stage.bytes = sum((bundle / path).stat().st_size for path in paths)
-        tokenizer, tokenizer_records = _copy_tokenizer(bundle, opened)
-        records += tokenizer_records
-        manifest = describe_bundle(opened, options, graphs, records, tokenizer)
-        write_file(bundle / MANIFEST_NAME, dump_manifest(manifest))
-        if options.self_test:
-            with progress.stage("self-test"):
-                make_self_test(bundle)
+        placed = place_checkpoint(bundle, opened, options, weights, hash_weights, progress)
+        is_run = options.self_test or options.unverified is None
+        if placed.mode == "copy" or is_run or hash_weights:
+            refuse_bad_weights(opened, progress)
+        _write_contents(bundle, opened, placed, options, progress)
+        _try_out(bundle, checkpoint, Path(output), options, progress)
         if options.targets:
-            build_engines(bundle, options.targets, progress=progress)
+            build_engines(bundle, options.targets, plugins=plugins, progress=progress)
         manifest = load_manifest(bundle)
-    return ExportReport(Path(output), manifest, mode, progress.stages, warnings)
+    return ExportReport(Path(output), manifest, placed.mode, progress.stages, warnings)
+
+
+def _write_contents(
+    bundle: Path,
+    opened: Checkpoint,
+    placed: Placed,
+    options: ExportOptions,
+    progress: Progress,
+) -> None:
+    """Graphs, tokenizer and manifest."""
+    records = list(placed.records)
+    with progress.stage("write graphs") as stage:
+        graphs = write_graphs(bundle, opened, options, placed.packed)
+        paths = {path for g in graphs for path in (g.path, g.deployment.path)}
+        records += [record_file(bundle, path) for path in sorted(paths)]
+        stage.bytes = sum((bundle / path).stat().st_size for path in paths)
+    tokenizer, tokenizer_records = _copy_tokenizer(bundle, opened)
+    records += tokenizer_records
+    manifest = describe_bundle(placed.checkpoint, options, graphs, records, tokenizer)
+    write_file(bundle / MANIFEST_NAME, dump_manifest(manifest))
+
+
+def _try_out(
+    bundle: Path, checkpoint: Path, output: Path, options: ExportOptions, progress: Progress
+) -> None:
+    """Run what was written, as far as it is asked for."""
+    if options.self_test:
+        with progress.stage("self-test"):
+            make_self_test(bundle)
+    if options.unverified is None:
+        verify_export(bundle, checkpoint, output, progress)
+    else:
+        skip_verification(bundle, options.unverified)
 
 
 def _open_chosen(path: Path, request: ExportRequest, progress: Progress) -> Checkpoint:
@@ -192,42 +237,6 @@ def _collect_warnings(checkpoint: Checkpoint, progress: Progress) -> list[str]:
     for warning in warnings:
         progress.say(f"warning: {warning}")
     return warnings
-
-
-def _write_weights(
-    bundle: Path,
-    checkpoint: Checkpoint,
-    weights: WeightsMode | None,
-    hash_weights: bool,
-    progress: Progress,
-) -> tuple[WeightsMode, list[FileRecord]]:
-    records = []
-    mode: WeightsMode = "link"
-    with progress.stage("place weights") as stage:
-        for file in checkpoint.files:
-            path = f"{WEIGHTS_FOLDER}/{file.name}"
-            mode, sha256 = place_weights(file, bundle / path, weights)
-            progress.say(f"  {path}: {'copied' if mode == 'copy' else 'linked'}")
-            if mode == "copy":
-                weights = "copy"  # once one file had to be copied, so are those after it
-                records.append(record_file(bundle, path, sha256))
-            else:
-                full_hash = record_file(bundle, path).sha256 if hash_weights else None
-                records.append(record_link(bundle, path, full_hash))
-        stage.bytes = sum(record.bytes for record in records) if mode == "copy" else None
-    return mode, records
-
-
-def _refuse_bad_weights(checkpoint: Checkpoint, progress: Progress) -> None:
-    bad = find_bad_weights(checkpoint, progress)
-    if bad:
-        named = ", ".join(f"{w.name} ({w.num_nan} NaN, {w.num_inf} Inf)" for w in bad[:8])
-        more = f" and {len(bad) - 8} more tensors" if len(bad) > 8 else ""
-        raise ExportError(
-            f"export {checkpoint.folder}",
-            f"weights that are not finite: {named}{more}",
-            "fetch the checkpoint again, or go back to one saved before training diverged",
-        )
 
 
 def _copy_tokenizer(

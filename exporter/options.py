@@ -6,6 +6,7 @@ from typing import get_args
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.memory import EmbeddingsPlace
+from quatrain.exporter.quantization.scheme import Scheme, WeightKind
 from quatrain.exporter.spec import DecoderSpec, DType
 from quatrain.exporter.targets import find_target
 from quatrain.runtime.manifest import Limits
@@ -21,8 +22,9 @@ _DEFAULT_PREFILL_ROWS = 512
 # A graph holds its rotary tables itself, and protobuf has no messages of 2 GiB; the rest of a graph
 # is far below what this leaves.
 _MAX_ROTARY_BYTES = 2_000_000_000
-# Above this the self-test, which runs the model on the CPU, would take longer than the export.
+# Above these what runs the model on the CPU would take far longer than the export.
 _SELF_TEST_MAX_BYTES = 1 << 30
+_VERIFY_MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class ExportRequest:
     dense_fallback: tuple[int, ...] | None = None
     drafter: bool = False
     max_draft: int = 8
+    verify: bool | None = None
+    quantize: WeightKind | None = None
+    group_size: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,9 @@ class ExportOptions:
     """A request with everything settled.
 
     `dtype` is the compute type of the engines; `capacity` the tokens that the static caches hold;
-    `embeddings` is where the embedding tables are.
+    `embeddings` is where the embedding tables are; `scheme` how weights are quantized (None: they
+    stay as they are stored); `unverified` says why the graphs are not held to the checkpoint
+    (None: they are).
     """
 
     dtype: DType
@@ -59,6 +66,8 @@ class ExportOptions:
     targets: tuple[str, ...]
     self_test: bool
     embeddings: EmbeddingsPlace = "graph"
+    unverified: str | None = None
+    scheme: Scheme | None = None
 
 
 def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOptions:
@@ -76,9 +85,9 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
     _check_rotary_tables(checkpoint.spec, limits.max_seq_len)
     for target in request.targets:
         find_target(target)
+    num_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     self_test = request.self_test
     if self_test is None:
-        num_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
         self_test = num_bytes <= _SELF_TEST_MAX_BYTES
     default_dtype: DType = "bfloat16" if checkpoint.stored_dtype == "bfloat16" else "float16"
     return ExportOptions(
@@ -89,7 +98,15 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
         targets=request.targets,
         self_test=self_test,
         embeddings=request.embeddings,
+        unverified=_excuse_verification(request, num_bytes),
+        scheme=Scheme(request.quantize, request.group_size) if request.quantize else None,
     )
+
+
+def _excuse_verification(request: ExportRequest, num_bytes: int) -> str | None:
+    if request.verify is None and num_bytes > _VERIFY_MAX_BYTES:
+        return "the weights are larger than 1 GiB (--verify asks for it)"
+    return "not asked for (--no-verify)" if request.verify is False else None
 
 
 def _check_place(embeddings: str) -> None:

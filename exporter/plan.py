@@ -13,6 +13,13 @@ from quatrain.exporter.memory import (
     bill_weights,
 )
 from quatrain.exporter.options import ExportOptions
+from quatrain.exporter.quantization import (
+    Scheme,
+    WeightKind,
+    choose_widths,
+    count_packed_bytes,
+)
+from quatrain.exporter.spec import DType
 from quatrain.exporter.spec_json import describe_spec
 from quatrain.runtime.manifest import ITEM_BYTES
 
@@ -31,7 +38,10 @@ class ExportPlan:
     is float32), which `cache` explains; `kv_bytes_at_limit` that of a full batch of the longest
     sequences, as it is set aside. `feed_forward` is that of the manifest's `spec` and
     `feed_forward_bill` what its banks save, both None for a decoder without them. `drafter` is
-    that of the manifest's `spec`, None where none is exported.
+    that of the manifest's `spec`, None where none is exported. `unverified` says why the graphs
+    will not be held to the checkpoint, None where they will. `quantize` and `group_size` say how
+    weights become codes and `packed_bytes` what the bundle's own weight file then holds; all three
+    are None where they stay as they are.
     """
 
     family: str
@@ -49,6 +59,10 @@ class ExportPlan:
     kv_bytes_at_limit: int
     cpu_weight_bytes: int
     self_test: bool
+    unverified: str | None
+    quantize: WeightKind | None
+    group_size: int | None
+    packed_bytes: int | None
     embeddings: EmbeddingsPlace
     weights: list[WeightBill]
     cache: CacheBill
@@ -59,7 +73,7 @@ class ExportPlan:
 
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
     """Arithmetic only: nothing is read or written."""
-    spec, limits = checkpoint.spec, options.limits
+    spec, limits, scheme = checkpoint.spec, options.limits, options.scheme
     facts = describe_spec(spec)
     bills = bill_weights(spec, checkpoint.tensors)
     cache = bill_cache(spec, ITEM_BYTES[options.dtype])
@@ -79,6 +93,10 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
         kv_bytes_at_limit=cache.bytes_per_token * options.capacity * limits.max_batch,
         cpu_weight_bytes=next(b.cpu_bytes for b in bills if b.embeddings == options.embeddings),
         self_test=options.self_test,
+        unverified=options.unverified,
+        quantize=None if scheme is None else scheme.kind,
+        group_size=None if scheme is None else scheme.group_size,
+        packed_bytes=None if scheme is None else _count_packed(checkpoint, scheme, options.dtype),
         embeddings=options.embeddings,
         weights=bills,
         cache=cache,
@@ -86,3 +104,8 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
         feed_forward_bill=bill_feed_forward(spec, checkpoint.tensors),
         drafter=facts["drafter"],
     )
+
+
+def _count_packed(checkpoint: Checkpoint, scheme: Scheme, dtype: DType) -> int:
+    widths = choose_widths(checkpoint.spec, checkpoint.tensors, scheme)
+    return count_packed_bytes(checkpoint, widths, scheme, dtype)

@@ -46,6 +46,8 @@ class LLM:
             acceptance and speed turn out, and guesses none where that loses time; a number is that
             many always, 0 or None none. Greedy tokens do not depend on it, nor does the
             distribution of drawn ones.
+        exact: On a CPU, multiply with quantized weights in float32, at a fraction of the speed,
+            instead of rounding what is multiplied with them to 8 bits. Nothing else depends on it.
         self_test: Generate the manifest's self-test first; `BundleError` if other tokens come out.
         verify: Compare sizes and hashes of the files with the manifest first.
 
@@ -63,6 +65,7 @@ class LLM:
         threads: int | None = None,
         max_deferred: int | None = None,
         draft: DraftSetting = "auto",
+        exact: bool = False,
         self_test: bool = False,
         verify: bool = True,
     ) -> None:
@@ -74,7 +77,7 @@ class LLM:
         bound = _settle_max_deferred(max_deferred, manifest)
         drafting = settle_draft(draft, manifest)
         tokenizer = _open_tokenizer(folder, manifest)
-        model = open_model(folder, backend=backend, threads=threads)
+        model = open_model(folder, backend=backend, threads=threads, exact=exact)
         self._served = ServedModel(model, tokenizer, bound, drafting)
         self._stats = self._served.make_stats([], self._served.make_meter())
         if self_test:

@@ -25,6 +25,7 @@ def find_inconsistency(manifest: Manifest) -> str | None:
         or _find_other_cache(manifest)
         or _find_bad_embeddings(manifest)
         or find_bad_drafter(manifest)
+        or _find_bad_verification(manifest)
     )
 
 
@@ -68,6 +69,17 @@ def _find_bad_number(manifest: Manifest) -> str | None:
     document = manifest.document_token_id
     if document is not None and not 0 <= document < manifest.vocab_size:
         return f"a document token outside the vocabulary of {manifest.vocab_size}: {document}"
+    return None
+
+
+def _find_bad_verification(manifest: Manifest) -> str | None:
+    found = manifest.verification
+    if found is None:
+        return None
+    if found.status == "skipped" and not found.reason:
+        return "a verification that was skipped without a reason"
+    if found.status == "passed" and (found.checks < 1 or not found.runners):
+        return "a verification that passed without a check"
     return None
 
 

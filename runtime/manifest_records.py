@@ -20,10 +20,12 @@ __all__ = [
     "Link",
     "Manifest",
     "Profile",
+    "Quantization",
     "SelfTest",
     "StoredTable",
     "TensorInfo",
     "TokenizerInfo",
+    "Verification",
     "Versions",
 ]
 
@@ -99,6 +101,15 @@ class CacheLayout(_Record, frozen=True, kw_only=True):
         """Positions that the cache of `layer` has room for."""
         return self.capacity * (self.rows_per_token if layer.unit == "rows" else 1)
 
+    def bytes_per_token(self, graph: str, item_bytes: int) -> int:
+        """Keys and values of one token in the layers of a graph, in numbers of so many bytes."""
+        own = [layer for layer in self.layers if layer.graph == graph]
+        rows = [self.rows_per_token if layer.unit == "rows" else 1 for layer in own]
+        heads = sum(
+            n * layer.num_heads * layer.head_dim for n, layer in zip(rows, own, strict=True)
+        )
+        return 2 * heads * item_bytes
+
 
 class StoredTable(_Record, frozen=True, kw_only=True):
     """A matrix `[rows, columns]` in a file of the bundle: little-endian, row-major, from `offset`
@@ -152,6 +163,14 @@ class DraftLayout(_Record, frozen=True, kw_only=True):
     graph: str
 
 
+class Quantization(_Record, frozen=True, kw_only=True):
+    """Projections are signed symmetric codes; `group_size` of them that meet in one product share a
+    scale."""
+
+    kind: Literal["int8", "int4"]
+    group_size: int
+
+
 class TokenizerInfo(_Record, frozen=True, kw_only=True):
     """The `tokenizers` file, and whether a text prompt begins with the BOS token."""
 
@@ -187,7 +206,8 @@ class Profile(_Record, frozen=True, kw_only=True):
 
 class Engine(_Record, frozen=True, kw_only=True):
     """One engine for one target. Targets of the same SM share a file. `cache_updates` is how many
-    caches, of keys and of values, it updates in place."""
+    caches, of keys and of values, it updates in place. `plugins` counts the layers of each plugin,
+    named as "namespace::name:version"."""
 
     graph: str
     target: str
@@ -198,7 +218,7 @@ class Engine(_Record, frozen=True, kw_only=True):
     bytes: int
     build_seconds: float
     profiles: list[Profile]
-    plugins: list[str]
+    plugins: dict[str, int]
     vendor_supported: bool
     note: str | None = None
     cache_updates: int | None = None
@@ -210,6 +230,18 @@ class SelfTest(_Record, frozen=True, kw_only=True):
     prompt_ids: list[int]
     expected_ids: list[int]
     expected_exits: list[int] | None = None
+
+
+class Verification(_Record, frozen=True, kw_only=True):
+    """Whether the graphs were held to the checkpoint before the bundle was there; those that differ
+    from it never get one. `runners` name what ran them, `logits_error` is the largest difference of
+    a logit, divided by the largest of the checkpoint's own. `reason` says why it was skipped."""
+
+    status: Literal["passed", "skipped"]
+    reason: str = ""
+    runners: list[str] = []
+    checks: int = 0
+    logits_error: float | None = None
 
 
 class Versions(_Record, frozen=True, kw_only=True):
@@ -243,9 +275,11 @@ class Manifest(_Record, frozen=True, kw_only=True):
     exits: ExitLayout | None = None
     embeddings: HostEmbeddings | None = None
     drafter: DraftLayout | None = None
+    quantization: Quantization | None = None
     document_token_id: int | None = None
     tokenizer: TokenizerInfo | None = None
     self_test: SelfTest | None = None
+    verification: Verification | None = None
 
     def graph(self, name: str) -> Graph:
         """The graph of that name; a manifest that refers to one it lacks is refused on reading."""

@@ -16,9 +16,15 @@ from quatrain.runtime.kv_cache import CacheTensor, KVCache
 from quatrain.runtime.manifest import Graph, TensorInfo
 from quatrain.runtime.session import Arrays, BoundGraph, Sizes, resolve_shape
 
-__all__ = ["OnnxRuntimeSession", "open_session"]
+__all__ = ["CUDA_PROVIDERS", "OnnxRuntimeSession", "list_providers", "open_session"]
 
 _Bind = Callable[[str, str, int, type[np.generic], tuple[int, ...], int], None]
+
+Provider = str | tuple[str, dict[str, str]]
+CUDA_PROVIDERS: tuple[Provider, ...] = (
+    ("CUDAExecutionProvider", {"use_tf32": "0"}),  # float32 is what was asked for
+    "CPUExecutionProvider",
+)
 
 MAX_CALLS = 32
 SPIN_MICROSECONDS = "100"
@@ -41,6 +47,7 @@ class OnnxRuntimeSession:
         self.inputs = graph.inputs
         self.outputs = graph.outputs
         self.busy_seconds = 0.0
+        self.num_calls = 0
         self._backend: InferenceSession | None = session
 
     @property
@@ -144,16 +151,32 @@ class _BoundGraph:
         start = perf_counter()
         self._run(self._call.binding)
         self._session.busy_seconds += perf_counter() - start
+        self._session.num_calls += 1
         return self._call.outputs
 
 
-def open_session(bundle: Path, graph: Graph, threads: int | None) -> OnnxRuntimeSession:
-    """Load a graph of the bundle; raises `BundleError` if it is missing, altered or unsupported."""
+def list_providers() -> list[str]:
+    """What this ONNX Runtime can run on."""
+    return list(ort.get_available_providers())
+
+
+def open_session(
+    bundle: Path,
+    graph: Graph,
+    threads: int | None,
+    providers: Sequence[Provider] = ("CPUExecutionProvider",),
+    *,
+    exact: bool = False,
+) -> OnnxRuntimeSession:
+    """Load a graph of the bundle; raises `BundleError` if it is missing, altered or unsupported.
+
+    `exact` is that of `open_model`.
+    """
     path = bundle / graph.path
     try:
         with huge_pages():
             session = InferenceSession(
-                path, _session_options(threads), providers=["CPUExecutionProvider"]
+                path, _session_options(threads, exact), providers=list(providers)
             )
     except LOAD_ERRORS as error:
         raise BundleError(
@@ -186,7 +209,7 @@ def _bind_tensors(
     return buffers
 
 
-def _session_options(threads: int | None) -> ort.SessionOptions:
+def _session_options(threads: int | None, exact: bool) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
@@ -196,6 +219,9 @@ def _session_options(threads: int | None) -> ort.SessionOptions:
     # Not spinning at all was no better, and has to wake the threads for every operator.
     options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry(
+        "session.qdq_matmulnbits_accuracy_level", "0" if exact else "4"
+    )
     return options
 
 

@@ -76,6 +76,11 @@ class Session(Protocol):
         """Time spent inside the backend's run calls."""
         ...
 
+    @property
+    def num_calls(self) -> int:
+        """How many of them there were."""
+        ...
+
     def bind(self, cache: KVCache | None = None) -> BoundGraph:
         """Tie the graph to a cache (None: it has no caches)."""
         ...
@@ -113,6 +118,10 @@ class Model:
     def busy_seconds(self) -> float:
         """Time spent inside the backend's run calls, all graphs together."""
         return sum(session.busy_seconds for session in self.sessions.values())
+
+    def count_calls(self) -> dict[str, int]:
+        """How often each graph was run so far, by name."""
+        return {name: session.num_calls for name, session in self.sessions.items()}
 
     def allocate_cache(self, batch_size: int) -> KVCache:
         """A cache of zeros for `batch_size` sequences."""
@@ -155,7 +164,11 @@ class Model:
 
 
 def open_model(
-    bundle: Path, *, backend: Literal["auto"] | Backend = "auto", threads: int | None = None
+    bundle: Path,
+    *,
+    backend: Literal["auto"] | Backend = "auto",
+    threads: int | None = None,
+    exact: bool = False,
 ) -> Model:
     """Open every graph of a bundle.
 
@@ -163,6 +176,8 @@ def open_model(
         backend: "auto" takes TensorRT where there are engines for this GPU and the installed
             TensorRT, and ONNX Runtime on the CPU everywhere else.
         threads: Threads of ONNX Runtime; None leaves it to ONNX Runtime (one per core).
+        exact: On the CPU, multiply with quantized weights in float32, as slowly as with float32
+            weights, instead of rounding what is multiplied with them to 8 bits.
 
     Raises:
         BundleError: the manifest or a graph is missing, altered or inconsistent.
@@ -179,7 +194,7 @@ def open_model(
         )
     manifest = load_manifest(bundle)
     if backend == "onnxruntime":
-        return _open_onnxruntime(bundle, manifest, threads, "asked for")
+        return _open_onnxruntime(bundle, manifest, threads, "asked for", exact)
     from quatrain.runtime.tensorrt_session import find_engines
 
     try:
@@ -187,7 +202,7 @@ def open_model(
     except EngineError as error:
         if backend == "tensorrt":
             raise
-        return _open_onnxruntime(bundle, manifest, threads, error.found)
+        return _open_onnxruntime(bundle, manifest, threads, error.found, exact)
     reason = "asked for" if backend == "tensorrt" else f"engines for SM {found.chosen.sm}"
     return _open_tensorrt(bundle, manifest, found, reason)
 
@@ -220,12 +235,14 @@ def _map_embeddings(bundle: Path, manifest: Manifest) -> MappedEmbeddings | None
     return MappedEmbeddings(bundle, manifest.embeddings)
 
 
-def _open_onnxruntime(bundle: Path, manifest: Manifest, threads: int | None, reason: str) -> Model:
+def _open_onnxruntime(
+    bundle: Path, manifest: Manifest, threads: int | None, reason: str, exact: bool
+) -> Model:
     from quatrain.runtime.onnxruntime_session import open_session
 
     sessions: dict[str, Session] = {}
     for graph in manifest.graphs:
-        sessions[graph.name] = open_session(bundle, graph, threads)
+        sessions[graph.name] = open_session(bundle, graph, threads, exact=exact)
     logger.info("%s runs on ONNX Runtime (CPU): %s", bundle, reason)
     return Model(bundle, manifest, sessions, "onnxruntime", reason)
 

@@ -38,6 +38,7 @@ def test_the_wheel_holds_every_module_and_no_more(wheel: ZipFile) -> None:
         for path in (ROOT / folder).rglob("*.py")
     }
     wanted |= {f"quatrain/{folder}/py.typed" for folder in FOLDERS}
+    wanted.add("quatrain/exporter/passage.txt")
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert held == wanted
 

@@ -9,6 +9,8 @@ from quatrain.exporter.commands.drafter_facts import describe_drafter
 from quatrain.exporter.commands.engine_table import make_engine_table
 from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights
+from quatrain.exporter.commands.model_flags import add_limit_flags, add_model_flags, read_layers
+from quatrain.exporter.commands.plugins_flag import add_plugins_flag
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.table import format_bytes, format_facts
 from quatrain.exporter.commands.target_flag import add_target_flag
@@ -31,6 +33,9 @@ _PLANNED = (
     "embeddings",
     "drafter",
     "max_draft",
+    "verify",
+    "quantize",
+    "group_size",
 )
 
 
@@ -40,15 +45,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="BUNDLE", type=Path, required=True, help="bundle to write"
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("float16", "bfloat16", "float32"),
-        help="compute type of the engines (default: bfloat16 where the weights are stored so,"
-        " else float16); CPUs always compute in float32",
-    )
-    _add_model_flags(parser)
-    _add_limit_flags(parser.add_argument_group("limits"))
+    add_model_flags(parser)
+    add_limit_flags(parser.add_argument_group("limits"))
     add_target_flag(parser, required=False)
+    add_plugins_flag(parser)
     parser.add_argument(
         "--weights",
         choices=("link", "copy"),
@@ -62,43 +62,16 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="record the first greedy tokens, to hold devices to (default: up to 1 GiB of weights)",
     )
+    parser.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        help="hold the graphs to the checkpoint (`quatrain compare`); if they differ there is a"
+        " report instead of a bundle (default: up to 1 GiB of weights)",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an older bundle")
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be done, and write nothing"
     )
-
-
-def _add_model_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--embeddings",
-        choices=("graph", "host"),
-        default="graph",
-        help="keep the embedding tables in the graph (the default) or in memory of the host, which"
-        " then looks rows up; --dry-run shows what either takes",
-    )
-    parser.add_argument(
-        "--dense-fallback",
-        metavar="LAYERS",
-        help="layers of a bank-top-k model that run all their channels: none, all, or layers"
-        " counted from 0 such as 0-3,5,7-9 (default: those that the checkpoint names)",
-    )
-    parser.add_argument(
-        "--drafter",
-        action="store_true",
-        help="keep the low-level dynamics of a HiLP or NextLat model, to draft with (default: drop"
-        " them, which leaves a plain decoder)",
-    )
-
-
-def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
-    for flag, default, text in (
-        ("--max-seq-len", None, "tokens a sequence may have (default: the model's, at most 4096)"),
-        ("--max-batch", 4, "sequences decoded together (default: 4)"),
-        ("--prefill-chunk", None, "tokens of a prompt run in one call (default: 512 rows of them)"),
-        ("--max-deferred", 16, "rows an early exit may leave for later (default: 16)"),
-        ("--max-draft", 8, "tokens drafted at once, with --drafter (default: 8)"),
-    ):
-        group.add_argument(flag, type=int, default=default, metavar="N", help=text)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -106,7 +79,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from quatrain.exporter.export import export_checkpoint, plan_export
 
     planned = {name: getattr(args, name) for name in _PLANNED}
-    planned["dense_fallback"] = _read_layers(args.checkpoint, args.dense_fallback)
+    planned["dense_fallback"] = read_layers(args.checkpoint, args.dense_fallback)
     plan = plan_export(args.checkpoint, **planned)
     if args.dry_run:
         console.set_document(plan)
@@ -117,6 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         args.checkpoint,
         args.output,
         **planned,
+        plugins=args.plugins,
         weights=args.weights,
         hash_weights=args.hash_weights,
         overwrite=args.overwrite,
@@ -130,24 +104,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _read_layers(checkpoint: Path, text: str | None) -> list[int] | None:
-    """The layers that --dense-fallback names, which takes knowing how many there are."""
-    from quatrain.exporter.checkpoint import open_checkpoint
-    from quatrain.exporter.expansion.layer_list import parse_layers
-
-    if text is None:
-        return None
-    depth = open_checkpoint(checkpoint).spec.backbone.num_hidden_layers
-    chosen = parse_layers(text, depth, flag="--dense-fallback")
-    return [layer for layer, is_chosen in enumerate(chosen) if is_chosen]
-
-
 def _format_plan(plan: "ExportPlan") -> str:
     return format_facts(
         f"{plan.family} decoder, {plan.parameters:,} parameters",
         {
             "weights": f"{format_bytes(plan.weight_bytes)} stored,"
             f" {format_bytes(plan.cpu_weight_bytes)} on a CPU",
+            **_describe_packing(plan),
             **describe_weights(plan.weights, plan.embeddings),
             **describe_feed_forward(plan.feed_forward, plan.feed_forward_bill),
             "dtype": plan.dtype,
@@ -161,8 +124,18 @@ def _format_plan(plan: "ExportPlan") -> str:
             "graphs": ", ".join(plan.graphs),
             "engines": ", ".join(plan.targets) or "none (--target)",
             "self-test": "yes" if plan.self_test else "no",
+            "compared": f"no: {plan.unverified}" if plan.unverified else "with the checkpoint",
         },
     )
+
+
+def _describe_packing(plan: "ExportPlan") -> dict[str, str]:
+    if plan.quantize is None:
+        return {}
+    return {
+        "quantized": f"{plan.quantize}, a scale for {plan.group_size} weights:"
+        f" {format_bytes(plan.packed_bytes)} stored (what follows is without)"
+    }
 
 
 def _describe_report(report: "ExportReport") -> str:

@@ -16,6 +16,7 @@ from quatrain.exporter.commands.engine_table import make_engine_table
 from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights, format_kib
 from quatrain.exporter.commands.table import Table, format_bytes, format_facts
+from quatrain.exporter.commands.verification_facts import describe_verification
 
 if TYPE_CHECKING:
     from quatrain.exporter.inspection import Inspection
@@ -119,6 +120,7 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
         "tokenizer": manifest.tokenizer.path if manifest.tokenizer else "none: token ids only",
         "EOS": _join(manifest.eos_token_ids),
         "self-test": "recorded" if manifest.self_test else "none",
+        "compared": describe_verification(manifest.verification),
         "written by": f"quatrain {versions.quatrain}, onnx {versions.onnx},"
         f" onnxruntime {versions.onnxruntime}",
     }

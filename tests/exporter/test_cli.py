@@ -70,7 +70,7 @@ def test_generate_flags_are_the_parameters_of_llm_and_sampling() -> None:
     flags = read_flags("generate", "bundle")
     parameters = read_parameters(LLM) | read_parameters(SamplingParams)
     assert flags.keys() - parameters.keys() == {"prompts", "stats"}
-    assert parameters.keys() - flags.keys() == {"self_test", "verify"}
+    assert parameters.keys() - flags.keys() == {"verify"}
     for name in flags.keys() - {"prompts", "stats", "bundle"}:
         assert flags[name] == plain(parameters[name]), name
 
@@ -80,6 +80,41 @@ def test_perplexity_flags_are_its_parameters() -> None:
 
     flags = read_flags("perplexity", "bundle", "--text", "text.txt")
     assert flags.keys() >= read_parameters(perplexity).keys() - {"llm", "progress"}
+
+
+def test_compare_flags_are_the_parameters_of_compare_bundle() -> None:
+    from quatrain.exporter.comparison import compare_bundle
+
+    flags = read_flags("compare", "bundle", "checkpoint")
+    parameters = read_parameters(compare_bundle)
+    assert flags.keys() - parameters.keys() == {"html"}
+    assert parameters.keys() - flags.keys() == {"progress"}
+    assert flags["runners"] is None  # each --runner adds some; without any it is the default
+    for name in flags.keys() - {"html", "runners", "bundle", "checkpoint"}:
+        assert flags[name] == plain(parameters[name]), name
+
+
+def test_bench_flags_are_its_parameters_and_settings() -> None:
+    from quatrain.exporter.bench import BenchSetting, bench_bundles
+
+    flags = read_flags("bench", "bundle")
+    settings = BenchSetting()
+    own = {"markdown", "plot"}
+    parameters = read_parameters(bench_bundles).keys() - {"setting", "say"}
+    assert flags.keys() - own == parameters | set(BenchSetting.__dataclass_fields__)
+    for name in BenchSetting.__dataclass_fields__:
+        value = getattr(settings, name)
+        assert flags[name] == (list(value) if isinstance(value, tuple) else value), name
+
+
+def test_plan_flags_are_the_parameters_of_both_its_halves() -> None:
+    from quatrain.exporter.capacity import plan_capacity
+    from quatrain.exporter.capacity.model import open_planned
+
+    flags = read_flags("plan", "path")
+    parameters = read_parameters(plan_capacity).keys() | read_parameters(open_planned).keys()
+    assert flags.keys() - {"path"} <= parameters
+    assert parameters - {"model", "checkpoint"} <= flags.keys()
 
 
 def test_inspect_flags_are_the_parameters_of_inspect_checkpoint() -> None:
@@ -446,7 +481,8 @@ def test_doctor_tests_a_bundle(
     bundle = tmp_path / "bundle"
     shutil.copytree(nvium_bundle, bundle)
     assert main(["doctor", str(bundle)]) == 0
-    assert "its self-test passes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "its self-test passes" in out and "compared with its checkpoint: no" in out
     path = next((bundle / "weights").iterdir())
     data = bytearray(path.read_bytes())
     data[-1] ^= 1

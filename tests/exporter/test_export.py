@@ -307,12 +307,13 @@ def test_bad_weights_are_named_by_an_export_that_reads_them(
 
 
 STAGES = [
-    "_write_weights",
-    "_refuse_bad_weights",
+    "place_checkpoint",
+    "refuse_bad_weights",
     "write_graphs",
     "_copy_tokenizer",
     "write_file",
     "make_self_test",
+    "verify_export",
     "build_engines",
 ]
 
@@ -331,7 +332,7 @@ def test_a_failure_in_any_stage_leaves_nothing(
     monkeypatch.setattr(export_module, stage, fail)
     expected = ExportError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected):
-        export_checkpoint(checkpoint, tmp_path / "out" / "b", targets=["a6000"])
+        export_checkpoint(checkpoint, tmp_path / "out" / "b", targets=["a6000"], verify=True)
     assert os.listdir(tmp_path / "out") == []
     assert (checkpoint / "model.safetensors").read_bytes() == before
 

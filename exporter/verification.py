@@ -1,0 +1,80 @@
+"""Holds a new bundle to its checkpoint, before anybody gets it."""
+
+from pathlib import Path
+
+import msgspec
+
+from quatrain.exporter.bundle import write_file
+from quatrain.exporter.comparison import Check, Comparison, compare_bundle
+from quatrain.exporter.comparison.report import describe_verdict, write_html, write_json
+from quatrain.exporter.comparison.tolerances import find_kind
+from quatrain.exporter.errors import ExportError
+from quatrain.exporter.progress import Progress
+from quatrain.runtime.errors import RequestError
+from quatrain.runtime.manifest import MANIFEST_NAME, Verification, dump_manifest, load_manifest
+
+__all__ = ["skip_verification", "verify_export"]
+
+# Enough for chunks, unequal lengths and a cache; `quatrain compare` looks at more.
+_NUM_TOKENS = 32
+_DECODE_STEPS = 8
+
+
+def verify_export(bundle: Path, checkpoint: Path, output: Path, progress: Progress) -> None:
+    """Compare the graphs with the checkpoint, and add the outcome to the manifest.
+
+    Args:
+        bundle: Where the bundle is while it is written; `output` is where it shall be, for
+            messages.
+
+    Raises:
+        ExportError: They differ. What was measured is left beside `output`: `OUTPUT-report.json`,
+            and `OUTPUT-report.html` with plots.
+    """
+    found = compare_bundle(
+        bundle, checkpoint, max_tokens=_NUM_TOKENS, decode_steps=_DECODE_STEPS, progress=progress
+    )
+    comparison = msgspec.structs.replace(found, bundle=str(output))
+    if not comparison.passed:
+        raise _refuse(comparison, output)
+    progress.say(f"  {describe_verdict(comparison)}")
+    _record(
+        bundle,
+        Verification(
+            status="passed",
+            runners=[runner.name for runner in comparison.runners if runner.status == "compared"],
+            checks=len(comparison.checks),
+            logits_error=_find_logits_error(comparison.checks),
+        ),
+    )
+
+
+def skip_verification(bundle: Path, reason: str) -> None:
+    """Say in the manifest why the graphs were not held to the checkpoint."""
+    _record(bundle, Verification(status="skipped", reason=reason))
+
+
+def _record(bundle: Path, verification: Verification) -> None:
+    manifest = msgspec.structs.replace(load_manifest(bundle), verification=verification)
+    write_file(bundle / MANIFEST_NAME, dump_manifest(manifest))
+
+
+def _find_logits_error(checks: list[Check]) -> float | None:
+    errors = [check.value for check in checks if find_kind(check.name) == "logits"]
+    return max((error for error in errors if isinstance(error, float)), default=None)
+
+
+def _refuse(comparison: Comparison, output: Path) -> ExportError:
+    page, document = (output.with_name(f"{output.name}-report.{ext}") for ext in ("html", "json"))
+    try:
+        write_html(page, comparison)
+        write_json(document, comparison)
+        where = f"see {page} and {document.name}"
+    except RequestError as error:
+        where = f"make room for a report (it could not be written: {error.found})"
+    return ExportError(
+        f"export {comparison.checkpoint} to {output}",
+        f"the graphs are not the checkpoint: {describe_verdict(comparison)}",
+        f"{where}, and tell us: no checkpoint should do that; --no-verify writes the bundle all"
+        " the same",
+    )
