@@ -13,7 +13,7 @@ import yaml
 from quatrain.exporter.checkpoint.names import expected_tensors
 from quatrain.exporter.spec import Backbone, DecoderSpec, Exits
 
-__all__ = ["SMOLLM2", "write_checkpoint"]
+__all__ = ["SMOLLM2", "describe_exits", "write_checkpoint"]
 
 # HuggingFaceTB/SmolLM2-135M-Instruct, config.json
 SMOLLM2 = Backbone(
@@ -64,7 +64,7 @@ def write_checkpoint(spec: DecoderSpec, folder: Path, rng: np.random.Generator |
     (folder / "config.json").write_text(json.dumps(config))
     if spec.exits is not None:
         (folder / ".hydra").mkdir()
-        (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(_describe_exits(spec.exits)))
+        (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(describe_exits(spec.exits)))
     return total
 
 
@@ -113,7 +113,8 @@ def _describe_backbone(backbone: Backbone) -> dict[str, object]:
     return {name: getattr(backbone, name) for name in fields} | {"eos_token_id": 2}
 
 
-def _describe_exits(exits: Exits) -> dict[str, object]:
+def describe_exits(exits: Exits) -> dict[str, object]:
+    """The depth axis as the settings of its authors' code have it."""
     router = exits.router
     return {
         "early_layer_idx": list(exits.layers),

@@ -3,8 +3,8 @@
     make gpu-check
     PYTHONPATH=src python -m benchmarks.gpu_check --json build/gpu-check.json
 
-Needs PyTorch with CUDA and Triton; where TensorRT and what the exporter needs are installed too,
-the sample models run as engines with plugins. Exit code 0: all is right; 1: something is not;
+Needs PyTorch with CUDA, Triton and NumPy; where TensorRT and what the exporter needs are installed
+too, the sample models run as engines with plugins. Exit code 0: all is right; 1: something is not;
 2: nothing was run, since there is no GPU to run it on.
 
 `--device cpu` runs a few tiny cases in Triton's interpreter (TRITON_INTERPRET=1). It tests this
@@ -51,10 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _find_obstacle(device: str) -> str | None:
     """Why the kernels cannot run here, or None."""
     try:
+        import numpy  # noqa: F401
         import torch
         import triton  # noqa: F401
     except ImportError as error:
-        return f"{error.name} is not installed; this needs PyTorch with CUDA, and Triton"
+        return f"{error.name} is not installed; this needs PyTorch with CUDA, Triton and NumPy"
     interprets = os.environ.get("TRITON_INTERPRET") == "1"
     if device == "cpu":
         return None if interprets else "--device cpu needs TRITON_INTERPRET=1"

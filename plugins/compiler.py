@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,25 @@ def _run_child(paths: Sequence[Path]) -> None:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     # Which line of the source an instruction is of: two thirds of a cubin, and nobody asks.
     environment["TRITON_DISABLE_LINE_INFO"] = "1"
-    command = [sys.executable, "-m", "quatrain.plugins.compiler", *map(os.fspath, paths)]
+    if not _has_cache(environment):
+        environment["TRITON_CACHE_DIR"] = os.fspath(paths[0].with_name("cache"))
+    # -P: nothing is imported from the folder that somebody happens to be in.
+    command = [sys.executable, "-P", "-m", "quatrain.plugins.compiler", *map(os.fspath, paths)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise CompileError(f"compiling kernels failed:\n{done.stderr[-4000:].strip()}")
+
+
+def _has_cache(environment: Mapping[str, str]) -> bool:
+    """Whether Triton can write to its cache, where it would fail otherwise."""
+    home = environment.get("TRITON_HOME") or os.path.expanduser("~")
+    folder = environment.get("TRITON_CACHE_DIR") or os.path.join(home, ".triton", "cache")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _read_result(variant: KernelVariant, result: dict[str, Any], sm: str) -> CompiledKernel:

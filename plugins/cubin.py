@@ -17,9 +17,10 @@ __all__ = [
     "unpack_kernels",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _MAGIC = b"quatrain-kernels\n"
 _LENGTH_BYTES = 8
+_CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class KernelPack:
 
 
 def pack_kernels(pack: KernelPack) -> bytes:
-    """A magic line, the length of a JSON header (8 bytes, little-endian), the header, the images.
+    """A magic line, the length of a JSON header (8 bytes, little-endian), the header, the images,
+    and the CRC-32 of all that (4 bytes).
 
     The images are compressed together: to about a quarter, since an engine holds them per layer.
     """
@@ -57,23 +59,24 @@ def pack_kernels(pack: KernelPack) -> bytes:
         cubin["image"] = len(cubin["image"])
     header = json.dumps(facts, separators=(",", ":")).encode()
     images = zlib.compress(b"".join(cubin.image for cubin in pack.cubins), 9)
-    return b"".join((_MAGIC, len(header).to_bytes(_LENGTH_BYTES, "little"), header, images))
+    data = b"".join((_MAGIC, len(header).to_bytes(_LENGTH_BYTES, "little"), header, images))
+    return data + zlib.crc32(data).to_bytes(_CHECKSUM_BYTES, "little")
 
 
 def unpack_kernels(data: bytes) -> KernelPack:
     """The pack in `data`; `UnsupportedError` if it is of another version or not whole."""
     try:
         header, images = _split(data)
-    except (ValueError, zlib.error) as error:
-        raise UnsupportedError(
-            "the kernels stored in the engine are damaged: build it again"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _damage() from error
     if header.get("version") != FORMAT_VERSION:
         raise UnsupportedError(
             f"the kernels in the engine are stored in version {header.get('version')} of their "
             f"format, this quatrain reads version {FORMAT_VERSION}: build the engine again with it"
         )
-    start = 0
+    if zlib.crc32(data[:-_CHECKSUM_BYTES]) != int.from_bytes(data[-_CHECKSUM_BYTES:], "little"):
+        raise _damage()
+    images, start = zlib.decompress(images), 0
     cubins = []
     for facts in header["cubins"]:
         end = start + facts["image"]
@@ -90,9 +93,16 @@ def read_variant(facts: dict[str, Any]) -> KernelVariant:
 
 
 def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header and the images, still compressed."""
     start = len(_MAGIC) + _LENGTH_BYTES
     if not data.startswith(_MAGIC):
         raise ValueError("no magic line")
     end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
-    header: dict[str, Any] = json.loads(data[start:end])
-    return header, zlib.decompress(data[end:])
+    header = json.loads(data[start:end])
+    if not isinstance(header, dict):
+        raise ValueError("no header")
+    return header, data[end:-_CHECKSUM_BYTES]
+
+
+def _damage() -> UnsupportedError:
+    return UnsupportedError("the kernels stored in the engine are damaged: build it again")

@@ -14,9 +14,16 @@ from typing import Any
 
 from quatrain.plugins.cubin import Cubin
 from quatrain.plugins.definition import UnsupportedError
-from quatrain.plugins.launch import Launch, Pointer
+from quatrain.plugins.launch import KernelVariant, Launch, Pointer
 
-__all__ = ["CudaDriver", "LoadedKernel", "PreparedLaunch", "open_driver"]
+__all__ = [
+    "CudaDriver",
+    "LoadedKernel",
+    "PackedLaunch",
+    "PreparedLaunch",
+    "open_driver",
+    "pack_launch",
+]
 
 # A block may have more dynamic shared memory than this only if its kernel asks beforehand.
 _STATIC_LIMIT = 48 * 1024
@@ -71,9 +78,8 @@ class CudaDriver:
         """Queue one launch; `parameters` is the address of an array of pointers to arguments."""
         block = kernel.threads, 1, 1
         shared = kernel.shared_bytes
-        self._check(
-            self._cuda.cuLaunchKernel(kernel.function, *grid, *block, shared, stream, parameters, 0)
-        )
+        call = self._cuda.cuLaunchKernel
+        self._check(call(kernel.function, *grid, *block, shared, stream, parameters, 0))
 
     def _load(self, cubin: Cubin) -> Any:
         cuda = self._cuda
@@ -111,42 +117,79 @@ def open_driver() -> CudaDriver:
     return CudaDriver(module)
 
 
-class PreparedLaunch:
-    """A launch with everything settled but the addresses of the tensors."""
+@dataclass(frozen=True, slots=True)
+class PackedLaunch:
+    """A launch as the driver takes it, but for its kernel and the addresses of tensors.
 
-    def __init__(self, driver: CudaDriver, kernel: LoadedKernel, launch: Launch) -> None:
+    Layers with equal plans share it.
+    """
+
+    variant: KernelVariant
+    grid: tuple[int, int, int]
+    numbers: bytes
+    """A slot of 8 bytes for each argument: numbers as the kernel takes them, 0 for pointers."""
+    pointers: tuple[tuple[int, int, int, int], ...]
+    """Slot, tensor, offset and alignment of each pointer."""
+
+
+def pack_launch(launch: Launch) -> PackedLaunch:
+    """Settle everything that is the same for all layers."""
+    numbers, pointers = bytearray(), []
+    kinds = launch.variant.types
+    for slot, (argument, kind) in enumerate(zip(launch.arguments, kinds, strict=True)):
+        base, _, promise = kind.partition(":")
+        value = b""
+        if isinstance(argument, Pointer):
+            alignment = int(promise or 1)
+            pointers.append((slot, argument.tensor, argument.offset_bytes, alignment))
+        else:
+            value = struct.pack(_FORMATS[base], argument)
+        numbers += value.ljust(_SLOT_BYTES, b"\0")
+    return PackedLaunch(_share(launch.variant), launch.grid, bytes(numbers), tuple(pointers))
+
+
+@functools.cache
+def _share(variant: KernelVariant) -> KernelVariant:
+    """Of equal variants always the same: identity is found faster than equality."""
+    return variant
+
+
+class PreparedLaunch:
+    """One layer's launch of a kernel, and the memory that the driver reads its arguments from.
+
+    What a new shape changes is written there: a growing mask brings one every few tokens.
+    """
+
+    def __init__(self, driver: CudaDriver, kernel: LoadedKernel, launch: PackedLaunch) -> None:
         self._driver = driver
         self._kernel = kernel
-        self._grid = launch.grid
-        self._name = f"{launch.variant.operator}.{launch.variant.kernel}"
-        types = launch.variant.types
         # Triton's kernels end with two pointers to scratch memory, which ours do not use: 0.
-        count = len(types) + 2
+        count = len(launch.variant.types) + 2
         self._slots = (ctypes.c_uint64 * count)()
+        self._bytes = memoryview(self._slots).cast("B")
         start = ctypes.addressof(self._slots)
         self._array = (ctypes.c_uint64 * count)(*(start + _SLOT_BYTES * i for i in range(count)))
         self._parameters = ctypes.addressof(self._array)
-        self._pointers: list[tuple[int, int, int, int]] = []
-        for slot, (argument, kind) in enumerate(zip(launch.arguments, types, strict=True)):
-            base, _, promise = kind.partition(":")
-            if isinstance(argument, Pointer):
-                alignment = int(promise or 1)
-                self._pointers.append((slot, argument.tensor, argument.offset_bytes, alignment))
-            else:
-                value = struct.pack(_FORMATS[base], argument)
-                ctypes.memmove(start + _SLOT_BYTES * slot, value, len(value))
+        self.settle(launch)
+
+    def settle(self, launch: PackedLaunch) -> None:
+        """From now on run this launch, of the same kernel."""
+        self._launch = launch
+        self._bytes[: len(launch.numbers)] = launch.numbers
 
     def run(self, addresses: Sequence[int], stream: int) -> None:
         """Queue it on a stream; the workspace is the last of `addresses`.
 
         CUDA copies the arguments before it returns, so they may change at once.
         """
-        for slot, tensor, offset, alignment in self._pointers:
+        slots = self._slots
+        for slot, tensor, offset, alignment in self._launch.pointers:
             address = addresses[tensor] + offset
             if address % alignment:
+                variant = self._launch.variant
                 raise UnsupportedError(
-                    f"{self._name} takes pointers aligned to {alignment} bytes; "
-                    f"its argument {slot} lies at {address:#x}"
+                    f"{variant.operator}.{variant.kernel} takes pointers aligned to {alignment} "
+                    f"bytes; its argument {slot} lies at {address:#x}"
                 )
-            self._slots[slot] = address
-        self._driver.launch(self._kernel, self._grid, self._parameters, stream)
+            slots[slot] = address
+        self._driver.launch(self._kernel, self._launch.grid, self._parameters, stream)

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from quatrain.plugins.build_target import get_build_sm
 from quatrain.plugins.compiler import get_cubins
 from quatrain.plugins.cubin import KernelPack, pack_kernels, unpack_kernels
-from quatrain.plugins.cuda_launcher import CudaDriver, LoadedKernel, PreparedLaunch, open_driver
+from quatrain.plugins.cuda_launcher import (
+    CudaDriver,
+    LoadedKernel,
+    PackedLaunch,
+    PreparedLaunch,
+    open_driver,
+    pack_launch,
+)
 from quatrain.plugins.definition import (
     AttributeValue,
     Definition,
@@ -15,13 +22,11 @@ from quatrain.plugins.definition import (
     TensorFacts,
     UnsupportedError,
 )
-from quatrain.plugins.launch import KernelVariant, Launch
+from quatrain.plugins.launch import KernelVariant
 
 __all__ = ["PluginState"]
 
 Shapes = tuple[tuple[int, ...], ...]
-
-_MAX_REMEMBERED = 256
 
 
 class PluginState:
@@ -47,7 +52,12 @@ class PluginState:
         self._pack = None if stored is None else unpack_kernels(stored)
         self._driver: CudaDriver | None = None
         self._kernels: dict[KernelVariant, LoadedKernel] = {}
-        self._prepared: dict[Shapes, list[PreparedLaunch]] = {}
+        self._num_multiprocessors = 0
+        # By place in a plan and variant: shapes come and go, of these there are few.
+        self._prepared: dict[tuple[int, KernelVariant], PreparedLaunch] = {}
+        self._shapes: Shapes | None = None
+        self._launches: list[PreparedLaunch] = []
+        """Those for `_shapes`."""
 
     def clone(self) -> "PluginState":
         """The same operator and kernels, with launches of its own."""
@@ -77,7 +87,10 @@ class PluginState:
                 "build an engine for it"
             )
         self._kernels = {cubin.variant: driver.load(cubin) for cubin in pack.cubins}
+        self._num_multiprocessors = driver.num_multiprocessors
         self._driver = driver
+        self._prepared.clear()
+        self._shapes = None
 
     def enqueue(
         self, dtypes: tuple[DType, ...], shapes: Shapes, addresses: Sequence[int], stream: int
@@ -89,10 +102,9 @@ class PluginState:
             shapes: Of the inputs.
             addresses: Of inputs, outputs and workspace.
         """
-        prepared = self._prepared.get(shapes)
-        if prepared is None:
-            prepared = self._prepare(dtypes, shapes)
-        for launch in prepared:
+        if shapes != self._shapes:
+            self._settle(dtypes, shapes)
+        for launch in self._launches:
             launch.run(addresses, stream)
 
     def _get_pack(self) -> KernelPack:
@@ -105,28 +117,29 @@ class PluginState:
             self._pack = KernelPack(sm, tuple(fact.max_shape for fact in inputs), tuple(cubins))
         return self._pack
 
-    def _prepare(self, dtypes: tuple[DType, ...], shapes: Shapes) -> list[PreparedLaunch]:
-        _check_profile(shapes, self._get_pack().max_shapes)
+    def _settle(self, dtypes: tuple[DType, ...], shapes: Shapes) -> None:
+        self._shapes = None
         if self._driver is None:
             self.load()
-        assert self._driver is not None
-        plan = _plan(self.definition, dtypes, shapes, self._driver.num_multiprocessors)
-        prepared = [self._prepare_launch(launch) for launch in plan]
-        # Few shapes come back, since the length of a mask grows with every token.
-        if len(self._prepared) >= _MAX_REMEMBERED:
-            self._prepared.clear()
-        self._prepared[shapes] = prepared
-        return prepared
+        most = self._get_pack().max_shapes
+        plan = _plan(self.definition, dtypes, shapes, most, self._num_multiprocessors)
+        self._launches = [self._settle_launch(*item) for item in enumerate(plan)]
+        self._shapes = shapes
 
-    def _prepare_launch(self, launch: Launch) -> PreparedLaunch:
+    def _settle_launch(self, place: int, packed: PackedLaunch) -> PreparedLaunch:
+        key = place, packed.variant
+        prepared = self._prepared.get(key)
+        if prepared is not None:
+            prepared.settle(packed)
+            return prepared
         assert self._driver is not None
-        kernel = self._kernels.get(launch.variant)
+        kernel = self._kernels.get(packed.variant)
         if kernel is None:
             raise UnsupportedError(
-                f"the engine was built without the kernel {launch.variant.kernel} "
-                f"{dict(launch.variant.constants)}: build it again with this quatrain"
+                f"the engine was built without the kernel {packed.variant.kernel} "
+                f"{dict(packed.variant.constants)}: build it again with this quatrain"
             )
-        return PreparedLaunch(self._driver, kernel, launch)
+        return self._prepared.setdefault(key, PreparedLaunch(self._driver, kernel, packed))
 
 
 def _check_profile(shapes: Shapes, most: Shapes) -> None:
@@ -137,9 +150,15 @@ def _check_profile(shapes: Shapes, most: Shapes) -> None:
             )
 
 
-# Layers share plans: equal operators with equal shapes launch alike.
-@functools.lru_cache(maxsize=1024)
+# Layers share plans: equal operators with equal shapes launch alike. Few shapes come back, since
+# masks grow while tokens are decoded.
+@functools.lru_cache(maxsize=256)
 def _plan(
-    definition: Definition, dtypes: tuple[DType, ...], shapes: Shapes, num_multiprocessors: int
-) -> tuple[Launch, ...]:
-    return tuple(definition.plan(dtypes, shapes, num_multiprocessors))
+    definition: Definition,
+    dtypes: tuple[DType, ...],
+    shapes: Shapes,
+    most: Shapes,
+    num_multiprocessors: int,
+) -> tuple[PackedLaunch, ...]:
+    _check_profile(shapes, most)
+    return tuple(map(pack_launch, definition.plan(dtypes, shapes, num_multiprocessors)))

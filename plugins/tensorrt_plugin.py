@@ -77,6 +77,7 @@ class _Plugin:
         self.plugin_version = self.factory.operator.plugin_version
         self.plugin_namespace = DOMAIN
         self._arrays: list[NDArray[Any]] = []
+        self._dtypes: tuple[DType, ...] | None = None
 
     def clone(self) -> Any:
         """A plugin of the same node."""
@@ -186,9 +187,11 @@ class _Plugin:
     ) -> None:
         """Queue the launches of one call on the stream."""
         try:
-            dtypes = tuple(self._name_dtype(fact.type) for fact in input_facts)
-            shapes = tuple(tuple(fact.dims) for fact in input_facts)
-            self.state.enqueue(dtypes, shapes, [*inputs, *outputs, workspace], stream)
+            if self._dtypes is None:  # an engine's types are fixed, its shapes are not
+                self._dtypes = tuple(self._name_dtype(fact.type) for fact in input_facts)
+            # A slice of `Dims` is a tuple, and made ten times as fast as by going through it.
+            shapes = tuple([fact.dims[:] for fact in input_facts])
+            self.state.enqueue(self._dtypes, shapes, [*inputs, *outputs, workspace], stream)
         except Exception as error:
             self._note(error)
             raise

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.manifest import Engine, Graph, Manifest, load_manifest
 
 __all__ = ["build_engines"]
+
+# Of the threads of a process: they have one log of TensorRT, and one GPU that plugins compile for.
+_ONE_AT_A_TIME = threading.Lock()
 
 # An engine holds the weights once, and its kernels for each profile. Measured: 1.0 to 1.2 times
 # the weights, and 5 MB where these are a few kB.
@@ -71,7 +75,7 @@ def build_engines(
     needed = _check_space(bundle, onnx_graphs, len(jobs))
     _warn_of_memory(onnx_graphs, progress)
     built: list[StagedEngine] = []
-    with staged_engines(bundle, needed) as staging:
+    with staged_engines(bundle, needed) as staging, _ONE_AT_A_TIME:
         for name in dict.fromkeys(job.flavour for job in jobs):
             trt = load_tensorrt(name)
             own_jobs = [job for job in jobs if job.flavour == name]

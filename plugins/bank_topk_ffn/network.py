@@ -30,6 +30,11 @@ HIDDEN = Pointer(WORKSPACE)
 
 _Float = Literal["float32", "float16", "bfloat16"]
 _FLOATS: dict[DType, _Float] = {name: name for name in get_args(_Float)}
+# The second axis of a grid ends at the first; it has ranks, banks, and programs of few rows, which
+# are at most two for five channels. Kernels count the predictor's weights in int32.
+_MAX_GRID = 65535
+_MAX_CHANNELS = 131072
+_MAX_INT32 = 2**31 - 1
 _TRITON_TYPES: dict[_Float, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -98,7 +103,20 @@ def read_network(
             raise UnsupportedError(f"{name} is {list(size)}, the other inputs ask for {list(want)}")
     if channels % bank_size:
         raise UnsupportedError(f"{channels} channels are no whole number of banks of {bank_size}")
+    _check_limits(rank, hidden_size, channels, channels // bank_size)
     return Network(dtype, hidden_size, rank, channels, bank_size, top_k, gate_mode, activation)
+
+
+def _check_limits(rank: int, hidden_size: int, channels: int, num_banks: int) -> None:
+    limits = {
+        "banks": (num_banks, _MAX_GRID),
+        "channels": (channels, _MAX_CHANNELS),
+        "ranks of the predictor": (rank, _MAX_GRID),
+        "weights in a layer of the predictor": (rank * max(hidden_size, channels), _MAX_INT32),
+    }
+    for name, (found, most) in limits.items():
+        if found > most:
+            raise UnsupportedError(f"{found:,} {name}; the kernels take {most:,} at most")
 
 
 def check_types(dtypes: Sequence[DType], ranks: Sequence[int]) -> _Float:

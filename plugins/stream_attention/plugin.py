@@ -19,6 +19,7 @@ from quatrain.plugins.stream_attention.shapes import (
     ITEM_BYTES,
     AttentionShapes,
     check_facts,
+    check_shapes,
     check_types,
 )
 from quatrain.plugins.stream_attention.tiles import (
@@ -105,8 +106,15 @@ class StreamFactorizedAttentionPlugin:
     def plan(
         self, dtypes: Sequence[DType], shapes: Sequence[tuple[int, ...]], num_multiprocessors: int
     ) -> list[Launch]:
-        """See `Definition`."""
+        """See `Definition`; none without queries."""
+        check_shapes(shapes)
         at = AttentionShapes.read(shapes)
+        if at.heads * at.rows == 0:
+            return []
+        if at.length < 1:
+            raise UnsupportedError(
+                "StreamFactorizedAttention: a mask of no positions, so that queries see nothing"
+            )
         tile = choose_tile(at.rows, at.head_dim, ITEM_BYTES[dtypes[0]])
         num_tiles = -(-at.rows // tile.block_m)
         num_programs = num_tiles * at.heads

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from quatrain.plugins.definition import DType, TensorFacts, UnsupportedError
 
-__all__ = ["ITEM_BYTES", "AttentionShapes", "check_facts", "check_types"]
+__all__ = ["ITEM_BYTES", "AttentionShapes", "check_facts", "check_shapes", "check_types"]
 
 ITEM_BYTES: dict[DType, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 """Of the types that there are kernels for."""
@@ -13,6 +13,12 @@ ITEM_BYTES: dict[DType, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 _NAMES = ("query", "key_cache", "value_cache", "position_ids", "attention_mask")
 _RANKS = (4, 4, 4, 2, 4)
 _MAX_HEAD_DIM: dict[DType, int] = {"float16": 256, "bfloat16": 256, "float32": 128}
+# Input and axis of what has one size; the mask is not read.
+_SHARED = {
+    "batch rows": ((0, 0), (1, 0), (2, 0), (3, 0)),
+    "tokens": ((0, 2), (3, 1)),
+    "positions": ((1, 2), (2, 2)),
+}
 # The grid's second axis, which counts key/value heads of all batch rows.
 _MAX_HEADS = 65535
 _MAX_INT32 = 2**31 - 1
@@ -71,6 +77,18 @@ def check_types(dtypes: Sequence[DType], ranks: Sequence[int]) -> None:
         )
 
 
+def check_shapes(shapes: Sequence[tuple[int, ...]]) -> None:
+    """`UnsupportedError` where inputs differ in what they share: a kernel would read beyond one.
+
+    -1 is any size.
+    """
+    for name, places in _SHARED.items():
+        sizes = {shapes[tensor][axis] for tensor, axis in places} - {-1}
+        if len(sizes) > 1:
+            found = ", ".join(f"{_NAMES[tensor]} {shapes[tensor][axis]}" for tensor, axis in places)
+            raise _fail(f"{found} {name}, which must be as many")
+
+
 def check_facts(inputs: Sequence[TensorFacts]) -> None:
     """`UnsupportedError` if there is no kernel for inputs within these bounds."""
     check_types([fact.dtype for fact in inputs], [len(fact.shape) for fact in inputs])
@@ -87,8 +105,7 @@ def check_facts(inputs: Sequence[TensorFacts]) -> None:
             f"{heads[0]} query heads over {heads[1]} key and {heads[2]} value heads, which must "
             "be fixed, and the former a multiple of the latter"
         )
-    if keys[2] != values[2]:
-        raise _fail(f"caches of {keys[2]} keys and {values[2]} values, which must be as many")
+    check_shapes([fact.shape for fact in inputs])
     most = AttentionShapes.read([fact.max_shape for fact in inputs])
     if most.heads > _MAX_HEADS:
         raise _fail(

@@ -154,6 +154,15 @@ def test_it_needs_only_torch_triton_and_numpy(root: Path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("module", ["numpy", "torch", "triton"])
+def test_what_is_not_installed_is_named(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert gpu_check.main([]) == 2
+    assert f"{module} is not installed; this needs PyTorch" in capsys.readouterr().err
+
+
 def test_the_interpreter_is_not_taken_for_a_gpu(capsys: pytest.CaptureFixture[str]):
     assert gpu_check.main([]) == 2
     assert "TRITON_INTERPRET is set" in capsys.readouterr().err

@@ -1,13 +1,16 @@
-"""Engines for three GPUs, of the trained samples and of decoders of SmolLM2-135M's shape.
+"""Engines for three GPUs, of the trained samples and of decoders as wide as SmolLM2-135M.
 
 With our plugins in them, in processes of their own: plugins stay registered, and TensorRT-RTX's
 parser takes none where something else imported `tensorrt_rtx` first.
 """
 
+import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +18,8 @@ import pytest
 from benchmarks._synthetic import SMOLLM2, write_checkpoint
 from quatrain.exporter.expansion import expand_checkpoint
 from quatrain.exporter.export import export_checkpoint
-from quatrain.exporter.spec import DecoderSpec
-from quatrain.runtime.manifest import Engine, load_manifest
+from quatrain.exporter.spec import BankTopK, DecoderSpec, Exits, Router
+from quatrain.runtime.manifest import Engine, Manifest, load_manifest
 
 pytest.importorskip("tensorrt_rtx", reason="engines without a GPU need TensorRT-RTX")
 
@@ -40,8 +43,12 @@ def run_quatrain(*words: object) -> None:
 
 
 def count_kernels(bundle: Path, engine: Engine) -> int:
-    """How often an engine stores kernels of ours."""
-    return (bundle / engine.path).read_bytes().count(b"quatrain-kernels\n")
+    """How often an engine stores kernels of ours, all of them for its GPU."""
+    data = (bundle / engine.path).read_bytes()
+    sms = re.findall(rb'quatrain-kernels\n.{8}{"sm":"(.*?)"', data, re.DOTALL)
+    assert set(sms) <= {engine.sm.encode()}
+    assert len(sms) == data.count(b"quatrain-kernels\n")
+    return len(sms)
 
 
 @pytest.mark.parametrize("name", PLUGINS)
@@ -66,35 +73,79 @@ def test_the_trained_samples(name: str, tmp_path: Path):
         engines = [engine for engine in manifest.engines if engine.target == target]
         # A key and a value cache of 8 layers, over all graphs.
         assert sum(engine.cache_updates or 0 for engine in engines) == 16
-        plugins: Counter[str] = Counter()
-        for engine in engines:
+        assert count_plugins(manifest, target) == PLUGINS[name]
+
+
+def build(checkpoint: Path, bundle: Path) -> Manifest:
+    """Engines with plugins for all targets, of weights in float16."""
+    export_checkpoint(checkpoint, bundle, dtype="float16", self_test=False, verify=False)
+    run_quatrain("build", bundle, "--target", *TARGETS, "--plugins", "on")
+    manifest = load_manifest(bundle)
+    graphs = {graph.name for graph in manifest.graphs}
+    built = {(engine.graph, engine.target) for engine in manifest.engines}
+    assert built == {(graph, target) for graph in graphs for target in TARGETS}
+    for engine in manifest.engines:
+        assert count_kernels(bundle, engine) == 4 * sum(engine.plugins.values())
+        assert engine.note is None or "support matrix" in engine.note
+    return manifest
+
+
+def count_plugins(manifest: Manifest, target: str) -> Counter[str]:
+    plugins: Counter[str] = Counter()
+    for engine in manifest.engines:
+        if engine.target == target:
             plugins.update(engine.plugins)
-        assert plugins == PLUGINS[name]
+    return plugins
 
 
 @pytest.mark.slow
-def test_a_135m_decoder_with_four_streams(tmp_path: Path):
-    """Dense weights, expanded; 26 of 30 layers attend within their stream."""
-    write_checkpoint(DecoderSpec(SMOLLM2), tmp_path / "dense", np.random.default_rng(0))
+@pytest.mark.parametrize(
+    ("axes", "plugins"),
+    [
+        (
+            {"feed_forward": BankTopK(bank_size=64, top_k=16, predictor_rank=144)},
+            {"quatrain::BankTopKFeedForward:1": 3},
+        ),
+        (
+            {"exits": Exits(layers=(1, 2), router=Router(1, 576, 512), adapter_size=64)},
+            {"quatrain::ExitRouter:1": 2},
+        ),
+    ],
+    ids=["bank-topk", "nvium"],
+)
+def test_three_layers_of_smollm2_s_width(
+    axes: dict[str, Any], plugins: dict[str, int], tmp_path: Path
+):
+    backbone = replace(
+        SMOLLM2, num_hidden_layers=3, vocab_size=4096, tie_word_embeddings=False
+    )  # tables apart, as N-vium's are; their size is none of the kernels' business
+    spec = DecoderSpec(backbone, **axes)
+    write_checkpoint(spec, tmp_path / "checkpoint", np.random.default_rng(0))
+
+    manifest = build(tmp_path / "checkpoint", tmp_path / "bundle")
+
+    for target in TARGETS:
+        assert count_plugins(manifest, target) == plugins
+        engines = [engine for engine in manifest.engines if engine.target == target]
+        assert sum(engine.cache_updates or 0 for engine in engines) == 6
+
+
+@pytest.mark.slow
+def test_eight_layers_of_smollm2_s_width_with_four_streams(tmp_path: Path):
+    """Dense weights, expanded; 6 of 8 layers attend within their stream."""
+    spec = DecoderSpec(replace(SMOLLM2, num_hidden_layers=8))
+    weights = write_checkpoint(spec, tmp_path / "dense", np.random.default_rng(0))
     expand_checkpoint(
-        tmp_path / "dense",
-        tmp_path / "checkpoint",
-        num_streams=4,
-        intra_stream="0-6,8-14,16-22,24-28",
+        tmp_path / "dense", tmp_path / "checkpoint", num_streams=4, intra_stream="0-2,4-6"
     )
-    export_checkpoint(
-        tmp_path / "checkpoint", tmp_path / "bundle", dtype="float16", self_test=False
-    )
-    run_quatrain("build", tmp_path / "bundle", "--target", *TARGETS, "--plugins", "on")
-    engines = {engine.target: engine for engine in load_manifest(tmp_path / "bundle").engines}
-    assert set(engines) == set(TARGETS)
+
+    manifest = build(tmp_path / "checkpoint", tmp_path / "bundle")
+
+    engines = {engine.target: engine for engine in manifest.engines}
     assert engines["a6000"].path == engines["rtx3090"].path != engines["a100"].path
-    # The new tables are copies of the first, and TensorRT keeps equal constants once.
-    weights = 2 * 134_515_008
     for engine in engines.values():
-        assert engine.cache_updates == 60
-        assert engine.plugins == {"quatrain::StreamFactorizedAttention:1": 26}
-        assert count_kernels(tmp_path / "bundle", engine) == 4 * 26
-        assert engine.note is None or "support matrix" in engine.note
-        # All weights are inside, once, with what the kernels and two profiles add.
+        assert engine.cache_updates == 16
+        assert engine.plugins == {"quatrain::StreamFactorizedAttention:1": 6}
+        # All weights are inside, once, with what the kernels and two profiles add: the new tables
+        # are copies of the first, and TensorRT keeps equal constants once.
         assert weights < engine.bytes < 1.3 * weights

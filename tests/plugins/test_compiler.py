@@ -31,6 +31,21 @@ def test_a_variant_is_compiled_once_for_each_gpu(monkeypatch: pytest.MonkeyPatch
     assert (again[0].entry, again[0].threads) == ("twice_kernel", 128)
 
 
+def test_what_lies_about_in_the_current_folder_is_not_imported(tmp_path, monkeypatch):
+    for name in ("base64", "triton", "quatrain"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+
+    assert compile_kernels([VARIANT], "8.6")[0].cubin.entry == "twice_kernel"
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+
+    assert compile_kernels([VARIANT], "8.6")[0].cubin.entry == "twice_kernel"
+
+
 def test_an_unknown_gpu_is_named():
     with pytest.raises(CompileError, match=r"SM 4\.2: they are compiled for SM 8\.0, "):
         compile_kernels([VARIANT], "4.2")

@@ -21,13 +21,37 @@ def test_kernels_come_back_as_they_were():
 
 
 def test_another_version_names_both():
-    data = pack_kernels(PACK).replace(b'"version":1}', b'"version":7}')
+    own = b'"version":%d}' % FORMAT_VERSION
+    assert own in pack_kernels(PACK)
+    data = pack_kernels(PACK).replace(own, b'"version":7}')
 
     with pytest.raises(UnsupportedError, match=f"version 7 .* reads version {FORMAT_VERSION}"):
         unpack_kernels(data)
 
 
-@pytest.mark.parametrize("cut", [0, 3, 30, -1])
-def test_damaged_kernels_are_refused(cut):
+def test_kernels_cut_short_are_refused():
+    data = pack_kernels(PACK)
+    for cut in range(len(data)):
+        with pytest.raises(UnsupportedError, match="damaged"):
+            unpack_kernels(data[:cut])
     with pytest.raises(UnsupportedError, match="damaged"):
-        unpack_kernels(pack_kernels(PACK)[:cut])
+        unpack_kernels(data + b"\0")
+
+
+def test_no_byte_may_be_another():
+    """Not in the header either, which has no checksum of zlib's."""
+    data = pack_kernels(PACK)
+    for place in range(len(data)):
+        for bit in (0, 2, 7):
+            broken = bytearray(data)
+            broken[place] ^= 1 << bit
+            with pytest.raises(UnsupportedError, match=r"damaged|version"):
+                unpack_kernels(bytes(broken))
+
+
+@pytest.mark.parametrize("header", [b"[]", b"1", b"null", b"[" * 100_000])
+def test_a_header_of_another_kind_is_refused(header):
+    data = b"quatrain-kernels\n" + len(header).to_bytes(8, "little") + header
+
+    with pytest.raises(UnsupportedError, match="damaged"):
+        unpack_kernels(data)

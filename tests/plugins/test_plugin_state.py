@@ -57,6 +57,35 @@ def test_the_launches_of_a_plan_reach_the_device(cuda, scratch):
     assert len(cuda.launches) == 4 * (1 + scratch)
 
 
+@pytest.mark.parametrize("scratch", [0, 1])
+def test_a_new_shape_of_many_layers_is_planned_once(cuda, monkeypatch, scratch):
+    """And costs no layer more than writing its arguments: a growing mask brings many."""
+    plans, prepared = [], []
+    plan, make = TwicePlugin.plan, plugin_state.PreparedLaunch
+    monkeypatch.setattr(TwicePlugin, "plan", lambda *a: plans.append(a) or plan(*a))
+    monkeypatch.setattr(plugin_state, "PreparedLaunch", lambda *a: prepared.append(a) or make(*a))
+    plugin_state._plan.cache_clear()
+    layers = [make_state([make_cubin()], scratch=scratch) for _ in range(3)]
+    for rows in range(1, 11):
+        for layer in layers:
+            x = torch.randn(rows, COLUMNS)
+            assert torch.equal(run(layer, cuda, x), x * 2 ** (1 + scratch))
+
+    assert len(plans) == 10
+    assert len(prepared) == len(layers) * (1 + scratch)
+
+
+def test_after_a_refused_shape_the_last_one_is_run_again(cuda):
+    state = make_state([make_cubin()])
+    for rows in (2, ROWS + 1, ROWS + 1, 2):
+        x = torch.randn(rows, COLUMNS)
+        if rows > ROWS:
+            with pytest.raises(UnsupportedError, match="profile ends"):
+                run(state, cuda, x)
+        else:
+            assert torch.equal(run(state, cuda, x), x * 2)
+
+
 def test_equal_kernels_are_loaded_once(cuda):
     states = [make_state([make_cubin()]) for _ in range(3)]
     for state in [*states, *[state.clone() for state in states]]:

@@ -2,10 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
+from tests.plugins.fake_cuda import STREAM, FakeCuda
+from tests.plugins.interpreter import DTYPES
 from tests.plugins.twice import TwicePlugin
 
+from quatrain.plugins import plugin_state
 from quatrain.plugins.build_target import building_for
-from quatrain.plugins.cubin import unpack_kernels
+from quatrain.plugins.cubin import Cubin, KernelPack, pack_kernels, unpack_kernels
+from quatrain.plugins.cuda_launcher import CudaDriver
 from quatrain.plugins.definition import TensorFacts
 from quatrain.plugins.problems import take_problems
 from quatrain.plugins.tensorrt_plugin import make_creator
@@ -74,6 +79,32 @@ def test_a_stored_plugin_comes_back(trt):
     pack = unpack_kernels(stored.state.get_stored())
     assert (pack.sm, pack.max_shapes) == ("8.6", ((4, 8),))
     assert [cubin.variant for cubin in pack.cubins] == [TwicePlugin(2.5)._variant("float32")]
+
+
+def describe(trt, tensor):
+    """As TensorRT tells `enqueue` of a tensor."""
+    fact = trt.PluginTensorDesc()
+    fact.dims, fact.type = trt.Dims(tuple(tensor.shape)), getattr(trt, DTYPES[tensor.dtype])
+    return fact
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_plugin_runs_where_it_is_attached(trt, monkeypatch, dtype):
+    variant = TwicePlugin(2.5)._variant(DTYPES[dtype])
+    cubin = Cubin(variant, "twice_kernel", 0, 128, b"\x7fELF")
+    fake = FakeCuda("8.6", [cubin])
+    driver = CudaDriver(fake)
+    monkeypatch.setattr(plugin_state, "open_driver", lambda: driver)
+    stored = pack_kernels(KernelPack("8.6", ((4, 8),), (cubin,)))
+    kernels = np.frombuffer(stored, np.int8)
+    attached = create(trt, "RUNTIME", factor=FACTOR, kernels=kernels).attach_to_context(None)
+    for rows in (1, 4, 2, 2):
+        x = torch.randn(rows, 8).to(dtype)
+        y = torch.full_like(x, torch.nan)
+        fake.tensors = [x, y]
+        fact = describe(trt, x)
+        attached.enqueue([fact], [fact], [x.data_ptr()], [y.data_ptr()], 0, STREAM)
+        assert torch.equal(y, (x.float() * 2.5).to(dtype))
 
 
 def test_errors_while_building_are_noted_not_raised(trt):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -280,6 +281,28 @@ def test_two_builds_at_a_time_are_refused(bundle):
         staged_engines(bundle, 0),
     ):
         pass
+
+
+def test_threads_build_one_after_another(tmp_path, monkeypatch):
+    """They would take each other's target for their own."""
+    active, most = [], []
+    run = build.GraphBuild.run
+
+    def watch(self, jobs, staging):
+        active.append(self)
+        most.append(len(active))
+        try:
+            return run(self, jobs, staging)
+        finally:
+            active.remove(self)
+
+    monkeypatch.setattr(build.GraphBuild, "run", watch)
+    bundles = [write_bundle(tmp_path / name, TinyDecoder()) for name in ("one", "other")]
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(build_engines, bundles, (["a100"], ["a6000"])))
+
+    assert [engines[0].sm for engines in built] == ["8.0", "8.6"]
+    assert most == [1, 1]
 
 
 def test_what_a_killed_build_left_is_removed(bundle):

@@ -42,6 +42,14 @@ def test_decode_runs_one_row(manifest):
     assert shapes["output_rows"] == [[1, 1], [1, 1], [2, 1]]
 
 
+def test_an_engine_has_a_batch_of_two_that_its_bundle_may_not_need(manifest):
+    """For one row and no other TensorRT would keep the weights a second time."""
+    shapes = plan(with_limits(manifest, max_batch=1))
+
+    assert shapes["decode"]["input_ids"] == [[1, 1], [1, 1], [2, 1]]
+    assert shapes["prefill"]["input_ids"] == [[1, 1], [1, 16], [2, 16]]
+
+
 @pytest.mark.parametrize(("position", "rows"), [(0, 1), (1, 5), (2, 5)])
 def test_behind_an_exit_decode_also_runs_the_deferred_rows(manifest, position, rows):
     segments = ["a", "b", "c"]

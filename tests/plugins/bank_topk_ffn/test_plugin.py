@@ -141,6 +141,34 @@ def test_inputs_that_do_not_go_together_are_refused(facts, found):
         PLUGIN.check(facts)
 
 
+@pytest.mark.parametrize(
+    ("bank", "rank", "channels", "hidden", "found"),
+    [
+        ((1, 1), 8, 65536, 8, "65,536 banks; the kernels take 65,535"),
+        ((5, 5), 8, 131075, 8, "131,075 channels; the kernels take 131,072"),
+        ((64, 16), 65536, 64, 8, "65,536 ranks of the predictor"),
+        ((64, 16), 32768, 65536, 8, "2,147,483,648 weights in a layer of the predictor"),
+        ((64, 16), 32768, 64, 65536, "2,147,483,648 weights in a layer of the predictor"),
+    ],
+)
+def test_what_a_grid_or_an_int32_cannot_count_is_refused(bank, rank, channels, hidden, found):
+    matrix = (channels, hidden)
+    shapes = [(1, 8, hidden), (rank, hidden), (channels, rank), matrix, matrix, matrix]
+    with pytest.raises(UnsupportedError, match=found):
+        BankTopKFeedForwardPlugin(*bank).check([TensorFacts("float16", s, s) for s in shapes])
+
+
+@pytest.mark.parametrize("bank_size", range(1, 129))
+def test_the_most_channels_fit_a_grid(bank_size):
+    channels = min(131072 // bank_size, 65535) * bank_size
+    shapes = [(1, 1, 8), (4, 8), (channels, 4), *[(channels, 8)] * 3]
+    for top_k in {1, bank_size // 4 or 1, min(5, bank_size), bank_size}:
+        plugin = BankTopKFeedForwardPlugin(bank_size, top_k)
+        for rows in (1, 1000):
+            launches = plugin.plan(["float16"] * 6, [(1, rows, 8), *shapes[1:]], 108)
+            assert all(max(launch.grid[1:]) <= 65535 for launch in launches)
+
+
 def test_a_network_of_other_banks_is_refused():
     with pytest.raises(UnsupportedError, match="1536 channels are no whole number of banks of 100"):
         BankTopKFeedForwardPlugin(100, 16).check(make_facts((1, 8)))

@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plugins.interpreter import DTYPES, run_plan
+from tests.plugins.interpreter import DTYPES, launch_variant, run_plan
 from tests.plugins.stream_attention.test_body import INPUTS, make_session
 
+from quatrain.plugins.launch import Pointer
 from quatrain.plugins.stream_attention.plugin import StreamFactorizedAttentionPlugin
 from quatrain.plugins.stream_attention.reference import stream_factorized_attention
 
@@ -194,3 +195,31 @@ def test_kernels_equal_the_reference_for_any_shape(
     capacity = max(starts) + tokens + slack
     inputs = make_inputs(make_run(starts, tokens), (n * kv_heads, group), head_dim, capacity, dtype)
     assert_like_reference(inputs, window, num_multiprocessors)
+
+
+def test_a_cache_of_more_than_2_31_elements_is_read_where_it_should_be() -> None:
+    """Of its memory no more is touched than what is live."""
+    heads, capacity, head_dim, live = 129, 2**20, 16, 4
+    assert (heads - 1) * capacity * head_dim == 2**31
+    try:
+        cache = torch.empty((1, heads, capacity, head_dim), dtype=torch.float16)
+    except RuntimeError:
+        pytest.skip("the machine does not promise memory that it has not")
+    generator = torch.Generator().manual_seed(1)
+    seen = torch.randn((1, heads, live, head_dim), generator=generator).half()
+    cache[:, :, :live] = seen
+    query = torch.randn((1, heads, 1, head_dim), generator=generator).half()
+    output, positions = torch.full_like(query, torch.nan), torch.tensor([[live - 1]])
+    plugin = StreamFactorizedAttentionPlugin(scale=0.25)
+    # Keys are values here, which takes half the memory.
+    shapes = [tuple(t.shape) for t in (query, cache, cache, positions)] + [(1, 1, 1, live)]
+
+    (launch,) = plugin.plan(["float16"] * 3 + ["int64", "bool"], shapes, 1)
+    tensors = [query, cache, cache, positions, None, output, torch.zeros(1)]
+    arguments = [tensors[a.tensor] if isinstance(a, Pointer) else a for a in launch.arguments]
+    launch_variant(launch.variant, launch.grid, arguments)
+
+    expected = stream_factorized_attention(
+        query.numpy(), seen.numpy(), seen.numpy(), positions.numpy(), scale=0.25
+    )
+    np.testing.assert_allclose(output.float().numpy(), expected, rtol=2e-3, atol=2e-3)

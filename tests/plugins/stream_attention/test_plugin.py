@@ -136,7 +136,7 @@ def test_head_dims_need_not_be_powers_of_two(head_dim: int) -> None:
         (make_shapes(1, 2, 2, 1, 272, 64, 64), "for float16 up to 256"),
         ([(1, 4, 1, 64), *make_shapes(1, 2, 2, 1, 32, 64, 64)[1:]], "head dims 64, 32 and 32"),
         ([(1, 5, 1, 64), *make_shapes(1, 2, 2, 1, 64, 64, 64)[1:]], "5 query heads over 2 key"),
-        ([GOOD[0], GOOD[1], (2, 4, 99, 64), *GOOD[3:]], "caches of 128 keys and 99 values"),
+        ([GOOD[0], GOOD[1], (2, 4, 99, 64), *GOOD[3:]], "key_cache 128, value_cache 99 positions"),
         ([GOOD[0], GOOD[1], (2, 8, 128, 64), *GOOD[3:]], "4 key and 8 value heads"),
         (make_shapes(1024, 64, 1, 1, 64, 64, 64), "65,536 key/value heads in a batch of 1024"),
         (make_shapes(1, 1, 1, 1, 16, 2**24 + 1, 1), "16,777,217 positions"),
@@ -147,6 +147,27 @@ def test_head_dims_need_not_be_powers_of_two(head_dim: int) -> None:
 def test_shapes_without_a_kernel_are_refused(shapes: Shapes, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         PLUGIN.check(make_facts(shapes))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape", "message"),
+    [
+        (1, (1, 4, 128, 64), "query 2, key_cache 1, value_cache 2, position_ids 2 batch rows"),
+        (2, (2, 4, 96, 64), "key_cache 128, value_cache 96 positions"),
+        (3, (1, 8), "position_ids 1 batch rows"),
+        (3, (2, 7), "query 8, position_ids 7 tokens"),
+    ],
+)
+def test_inputs_that_a_kernel_would_read_beyond_are_refused(
+    tensor: int, shape: tuple[int, ...], message: str
+) -> None:
+    """When an engine is built, and where sizes are only known at a call."""
+    shapes = [*GOOD[:tensor], shape, *GOOD[tensor + 1 :]]
+    with pytest.raises(UnsupportedError, match=message):
+        PLUGIN.plan(make_dtypes(), shapes, 108)
+    facts = zip(make_dtypes(), shapes, strict=True)
+    with pytest.raises(UnsupportedError, match=message):
+        PLUGIN.check([TensorFacts(dtype, shape, shape) for dtype, shape in facts])
 
 
 def test_dynamic_heads_are_refused() -> None:
@@ -189,6 +210,16 @@ def test_other_ranks_are_refused() -> None:
 def test_attributes_without_meaning_are_refused(scale: float, window: int, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         StreamFactorizedAttentionPlugin(scale=scale, window=window)
+
+
+@pytest.mark.parametrize(("batch", "tokens"), [(0, 1), (2, 0), (0, 0)])
+def test_without_queries_there_is_nothing_to_launch(batch: int, tokens: int) -> None:
+    assert PLUGIN.plan(make_dtypes(), make_shapes(batch, 2, 2, tokens, 64, 64, 8), 108) == []
+
+
+def test_a_mask_of_no_positions_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="a mask of no positions"):
+        PLUGIN.plan(make_dtypes(), make_shapes(1, 2, 2, 1, 64, 64, 0), 108)
 
 
 def test_the_output_is_shaped_like_the_query() -> None:
