@@ -6,18 +6,30 @@ import msgspec
 
 from quatrain.exporter.bundle import write_file
 from quatrain.exporter.comparison import Check, Comparison, compare_bundle
+from quatrain.exporter.comparison.cases import list_windows
 from quatrain.exporter.comparison.report import describe_verdict, write_html, write_json
 from quatrain.exporter.comparison.tolerances import find_kind
 from quatrain.exporter.errors import ExportError
+from quatrain.exporter.graph_files import WEIGHTS_FOLDER
 from quatrain.exporter.progress import Progress
 from quatrain.runtime.errors import RequestError
-from quatrain.runtime.manifest import MANIFEST_NAME, Verification, dump_manifest, load_manifest
+from quatrain.runtime.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    Verification,
+    dump_manifest,
+    load_manifest,
+)
 
-__all__ = ["skip_verification", "verify_export"]
+__all__ = ["choose_length", "skip_verification", "verify_export"]
 
 # Enough for chunks, unequal lengths and a cache; `quatrain compare` looks at more.
 _NUM_TOKENS = 32
 _DECODE_STEPS = 8
+# What crossing a window may cost: a few seconds, which are bytes of weights times tokens, and for
+# attention the rows that see each other.
+_MAX_WORK = 35 << 30
+_MAX_ROWS = 1200
 
 
 def verify_export(bundle: Path, checkpoint: Path, output: Path, progress: Progress) -> None:
@@ -31,8 +43,9 @@ def verify_export(bundle: Path, checkpoint: Path, output: Path, progress: Progre
         ExportError: They differ. What was measured is left beside `output`: `OUTPUT-report.json`,
             and `OUTPUT-report.html` with plots.
     """
+    length, steps = choose_length(load_manifest(bundle))
     found = compare_bundle(
-        bundle, checkpoint, max_tokens=_NUM_TOKENS, decode_steps=_DECODE_STEPS, progress=progress
+        bundle, checkpoint, max_tokens=length, decode_steps=steps, progress=progress
     )
     comparison = msgspec.structs.replace(found, bundle=str(output))
     if not comparison.passed:
@@ -47,6 +60,16 @@ def verify_export(bundle: Path, checkpoint: Path, output: Path, progress: Progre
             logits_error=_find_logits_error(comparison.checks),
         ),
     )
+
+
+def choose_length(manifest: Manifest) -> tuple[int, int]:
+    """Tokens of the longest sequence, and how many of them are fed one by one: more than a few only
+    where that crosses a window, in the prompt and behind it, and takes seconds."""
+    weights = sum(r.bytes for r in manifest.files if r.path.startswith(f"{WEIGHTS_FOLDER}/"))
+    most = min(_MAX_ROWS // manifest.cache.rows_per_token, _MAX_WORK // max(weights, 1))
+    wanted = [window + _DECODE_STEPS + 1 for window in list_windows(manifest)]
+    crossing = [length for length in wanted if length <= most]
+    return max([_NUM_TOKENS, *crossing]), _DECODE_STEPS
 
 
 def skip_verification(bundle: Path, reason: str) -> None:

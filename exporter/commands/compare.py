@@ -72,6 +72,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     if args.html is not None:
         check_output_file(args.html, f"write a report to {args.html} (--html)")
+        _keep_apart(args.html, (args.bundle, args.checkpoint))
     comparison = compare_bundle(
         args.bundle,
         args.checkpoint,
@@ -92,3 +93,16 @@ def run(args: argparse.Namespace, console: Console) -> int:
     outcome = "passed" if comparison.passed else "FAILED"
     console.show(f"{outcome}: {describe_verdict(comparison)}")
     return 0 if comparison.passed else 1
+
+
+def _keep_apart(report: Path, folders: tuple[Path, ...]) -> None:
+    """A report must not take the place of what it is about."""
+    from quatrain.runtime.errors import RequestError
+
+    for folder in folders:
+        if report.resolve().is_relative_to(folder.resolve()):
+            raise RequestError(
+                f"write a report to {report} (--html)",
+                f"it would be among the files of {folder}",
+                "name a file elsewhere",
+            )

@@ -21,7 +21,7 @@ class Bisection:
     def find_divergence(self) -> Divergence | None:
         """The first tensor that is not finite, or beyond its tolerance; None if all are fine."""
         for name, distance in self._distances.items():
-            tolerance = find_tolerance(find_kind(name), self._tolerances)
+            tolerance = self._allow(name, distance)
             if distance.error > tolerance:
                 return Divergence(
                     runner=self._runner,
@@ -57,17 +57,24 @@ class Bisection:
             if find_kind(name) == "selection" and (layer := find_layer(name)) is not None
         }
 
+    def _allow(self, name: str, distance: Distance) -> float:
+        """The largest error: of channels one choice at least, which may be a tie in any layer."""
+        tolerance = find_tolerance(find_kind(name), self._tolerances)
+        return max(tolerance, 1.01 * distance.single_choice)
+
     def check_selection(self) -> Check | None:
         """Whether the channels are the reference's; None where none are chosen."""
         overlap = self.measure_overlap()
         if not overlap:
             return None
         layer = min(overlap, key=lambda layer: overlap[layer])
+        name = f"layers.{layer}.active_channels"
+        least = 1.0 - self._allow(name, self._distances[name])
         return Check(
             "active channels",
-            overlap[layer] >= self._tolerances.selection,
+            overlap[layer] >= least,
             overlap[layer],
-            self._tolerances.selection,
+            least,
             self._runner,
             f"the share that is active on both sides, layer {layer}",
             at_least=True,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from quatrain.exporter.comparison.result import CaseInfo
 from quatrain.runtime.manifest import Limits, Manifest
 
-__all__ = ["Case", "make_cases"]
+__all__ = ["Case", "list_windows", "make_cases"]
 
 _MAX_SEQUENCES = 3
 
@@ -72,16 +72,23 @@ def make_cases(manifest: Manifest, num_tokens: int, decode_steps: int) -> list[C
     return [case for case in cases if max(case.lengths) > 0]
 
 
+def list_windows(manifest: Manifest) -> list[int]:
+    """The sliding windows of a bundle, in tokens (whole ones, where they count rows), ascending."""
+    cache = manifest.cache
+    windows = {
+        -(-layer.window // (cache.rows_per_token if layer.unit == "rows" else 1))
+        for layer in cache.layers
+        if layer.window is not None
+    }
+    return sorted(windows)
+
+
 def _describe_whole(manifest: Manifest, num_tokens: int) -> str:
     limits: Limits = manifest.limits
     parts = [f"{num_tokens} tokens in calls as long as the bundle allows ({limits.prefill_chunk})"]
     if num_tokens == limits.max_seq_len:
         parts.append("up to the last position there is room for")
-    windows = {
-        layer.window
-        for layer in manifest.cache.layers
-        if layer.window is not None and layer.window < num_tokens
-    }
+    windows = [window for window in list_windows(manifest) if window < num_tokens]
     if windows:
-        parts.append(f"across windows of {', '.join(map(str, sorted(windows)))}")
+        parts.append(f"across windows of {', '.join(map(str, windows))} tokens")
     return "; ".join(parts)

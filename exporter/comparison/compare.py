@@ -63,7 +63,7 @@ def compare_bundle(
     start = time.perf_counter()
     progress = progress or Progress()
     bundle, checkpoint = Path(bundle), Path(checkpoint)
-    sides = [find_runner(name) for name in runners]
+    sides = [find_runner(name) for name in dict.fromkeys(runners)]
     saved = None if save_polygraphy is None else PolygraphyFolder(Path(save_polygraphy))
     comparer = _open(bundle, checkpoint, text, max_tokens, decode_steps, saved, progress)
     verdicts = [_compare(comparer, side, layers, progress) for side in sides]

@@ -19,11 +19,14 @@ class Distance:
     """Of one tensor.
 
     Attributes:
-        max_abs_error: The largest absolute difference; of channels, the share that is not active.
+        max_abs_error: The largest absolute difference; of channels, the share that is not active,
+            or that is active beyond them.
         reference_max: What it is divided by for `error`.
         error: `LARGEST` where something is not finite.
         errors: `error` of each token [B, L].
-        num_not_finite: Values that are NaN or infinite, where the reference's are not.
+        num_not_finite: Values that are NaN or infinite, here or in the reference: then there is
+            nothing to compare.
+        single_choice: What one channel of all of them makes of `error`; 0 of anything else.
     """
 
     max_abs_error: float
@@ -31,6 +34,7 @@ class Distance:
     error: float
     errors: NDArray[np.float64]
     num_not_finite: int
+    single_choice: float = 0.0
 
     def locate_worst(self) -> tuple[int, int]:
         """Sequence and position of the largest error."""
@@ -51,16 +55,18 @@ def measure(
     reference = reference.reshape(batch_size, length, -1)
     found = found.reshape(batch_size, length, -1)
     if kind == "selection":
-        missed = (reference.astype(bool) & (found == 0)).sum(axis=-1)
-        shares = missed / np.maximum(reference.sum(axis=-1), 1)
+        wanted, chosen = reference.astype(bool), found != 0
+        missed, surplus = ((a & ~b).sum(axis=-1) for a, b in ((wanted, chosen), (chosen, wanted)))
+        shares = np.maximum(missed, surplus) / np.maximum(wanted.sum(axis=-1), 1)
         errors = np.where(valid, shares, 0.0)
         mean = float(shares[valid].mean())
-        return Distance(mean, 1.0, mean, errors, 0)
+        return Distance(mean, 1.0, mean, errors, 0, 1 / max(int(wanted[valid].sum()), 1))
     with np.errstate(invalid="ignore", over="ignore"):
         differences = np.abs(reference - found).max(axis=-1).astype(np.float64)
-    bad = ~np.isfinite(found)
+    bad = ~(np.isfinite(found) & np.isfinite(reference))
     differences = np.where(valid & ~bad.any(axis=-1), differences, 0.0)
-    largest = float(np.abs(reference[valid]).max(initial=0.0))
+    magnitudes = np.abs(reference[valid & ~bad.any(axis=-1)])
+    largest = float(magnitudes.max(initial=0.0))
     scale = max(largest, 1.0 if kind == "log_probs" else float(np.finfo(np.float32).tiny))
     errors = np.where(valid & bad.any(axis=-1), LARGEST, np.minimum(differences / scale, LARGEST))
     return Distance(

@@ -7,10 +7,16 @@ from numpy.typing import NDArray
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.comparison.cases import Case
-from quatrain.exporter.comparison.trace import Trace, find_layer, split_tokens
+from quatrain.exporter.comparison.trace import (
+    Trace,
+    find_layer,
+    list_tokens,
+    match_shapes,
+    split_tokens,
+)
 from quatrain.exporter.reference import ReferenceDecoder
 
-__all__ = ["Expectation"]
+__all__ = ["Expectation", "chose_alike"]
 
 # Larger ones are read again for every run instead of being kept as float32.
 _KEEP_MAX_BYTES = 1 << 30
@@ -21,8 +27,9 @@ class Expectation:
     """The reference's side, over the token table `tokens` int64 [S, T].
 
     Which channels are active is decided by comparisons, so that a rounding error may turn one over
-    and change everything behind it. A side that rounds is therefore followed in its choices: they
-    are judged on their own, and the rest by what the reference computes with the same channels.
+    and change everything behind it: in float32, too, where they are many. Sides are therefore
+    followed in their choices: these are judged on their own, and the rest by what the reference
+    computes with the same channels.
     """
 
     def __init__(self, checkpoint: Checkpoint, tokens: NDArray[np.int64]) -> None:
@@ -52,6 +59,17 @@ class Expectation:
             assert layer is not None
             channels[layer] = _impose(own.get(name), array)
         return split_tokens(self._reference.run(tokens, channels=channels), tokens.shape[1])
+
+
+def chose_alike(case: Case, expected: Trace, found: Trace) -> bool:
+    """Whether the same channels are active on both sides, in all that either computes of a case."""
+    for name, array in found.items():
+        if name.endswith(_CHANNELS) and name in expected:
+            wanted, chosen = match_shapes(name, expected[name], array)
+            valid = list_tokens(name, case.lengths, wanted.shape[1])
+            if not np.array_equal(wanted[valid], chosen[valid] != 0):
+                return False
+    return True
 
 
 def _impose(own: NDArray[np.bool_] | None, found: NDArray[np.float32]) -> NDArray[np.bool_]:

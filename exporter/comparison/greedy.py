@@ -1,5 +1,6 @@
 """The tokens that a bundle generates, through the runtime as a whole, held to the reference."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -66,10 +67,9 @@ def judge_generated(
     new_tokens = generated.tokens[:, generated.prompt_length :]
     for b, row in enumerate(new_tokens):
         for position, token in enumerate(row, generated.prompt_length - 1):
-            scores = _choose_exit(reference, b, position)
-            expected = int(scores.argmax())
-            if expected != token:
-                margin = float(scores[expected] - scores[token])
+            flip = _find_flip(reference, (b, position), int(token), tolerances.tie)
+            if flip is not None:
+                expected, margin = flip
                 flips.append(Flip(runner, "greedy", b, position, expected, int(token), margin))
     total, tie = new_tokens.size, tolerances.tie
     share = 1 - sum(flip.margin > tie for flip in flips) / total
@@ -85,14 +85,37 @@ def judge_generated(
     return check, flips
 
 
-def _choose_exit(reference: Trace, sequence: int, position: int) -> NDArray[np.float32]:
-    """The scores [V] at a position: with exits, those of the first that its router leaves at, as
-    the runtime does at temperature 0."""
+def _find_flip(
+    reference: Trace, place: tuple[int, int], token: int, tie: float
+) -> tuple[int, float] | None:
+    """The reference's own token, and by how much it prefers that; None where it would say `token`.
+
+    A router that is as good as undecided may leave or go on: then the closer of both counts.
+    """
+    found = []
+    for scores in _choose_exits(reference, place, tie):
+        expected = int(scores.argmax())
+        if expected == token:
+            return None
+        found.append((float(scores[expected] - scores[token]), expected))
+    margin, expected = min(found)
+    return expected, margin
+
+
+def _choose_exits(
+    reference: Trace, place: tuple[int, int], tie: float
+) -> Iterator[NDArray[np.float32]]:
+    """The scores [V] at sequence and position: with exits, those of the first that its router
+    leaves at, as the runtime does at temperature 0, and of others before it that are ties."""
     if "logits" in reference:
-        return np.asarray(reference["logits"][sequence, position])
+        yield reference["logits"][place]
+        return
     k = 0
     while (router := reference.get(f"exits.{k}.router_logprobs")) is not None:
-        if router[sequence, position, 1] > router[sequence, position, 0]:
-            break
+        ahead = float(router[place][1] - router[place][0])
+        if ahead > -tie:
+            yield reference[f"exits.{k}.logits"][place]
+        if ahead > tie:
+            return
         k += 1
-    return np.asarray(reference[f"exits.{k}.logits"][sequence, position])
+    yield reference[f"exits.{k}.logits"][place]

@@ -94,7 +94,8 @@ class Judge:
         where = f"case {case.name}, sequence {sequence}, position {position}"
         if distance.num_not_finite:
             self._num_not_finite += distance.num_not_finite
-            self._first_not_finite = self._first_not_finite or f"first in {name}, {where}"
+            own = "" if np.isfinite(expected[valid]).all() else ", as in the checkpoint itself"
+            self._first_not_finite = self._first_not_finite or f"first in {name}, {where}{own}"
         if self.failed_case is None and distance.error > tolerance:
             self.failed_case = case
         group = _GROUPS.get(name.partition(".")[0])

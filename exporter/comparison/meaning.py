@@ -27,6 +27,7 @@ class Meaning:
         self._kl: list[Floats] = []
         self._nll: list[tuple[float, float]] = []
         self._targets = 0
+        self._chance = 0.0  # log V, in nats
         self._exit_shares: list[tuple[Floats, Floats]] = []
         self.flips: list[Flip] = []
         self.longest_kl: list[float] = []
@@ -50,9 +51,7 @@ class Meaning:
         kl = np.concatenate(self._kl)
         agreed = 1 - sum(flip.margin > tolerances.tie for flip in self.flips) / len(kl)
         detail = describe_flips(self.flips, len(kl), tolerances.tie)
-        expected, found = (sum(pair[i] for pair in self._nll) for i in range(2))
-        change = abs(float(np.expm1((found - expected) / max(self._targets, 1))))
-        perplexity = float(np.exp(expected / max(self._targets, 1)))
+        perplexity, change = self._measure_perplexity()
         checks = [
             self._check("top-1 agreement", agreed, tolerances.top1, detail, at_least=True),
             self._check("KL mean", float(kl.mean()), tolerances.kl_mean, "nats a token"),
@@ -61,7 +60,7 @@ class Meaning:
                 "perplexity difference",
                 change,
                 tolerances.perplexity,
-                f"of {perplexity:.4g} over {self._targets} tokens",
+                f"of {perplexity} over {self._targets} tokens",
             ),
         ]
         if self._exit_shares:
@@ -85,6 +84,20 @@ class Meaning:
         """Whether there is anything to average."""
         return bool(self._exit_shares)
 
+    def _measure_perplexity(self) -> tuple[str, float]:
+        """The reference's, and by what share the other one differs from it.
+
+        A text that a model finds less likely than chance would tells nothing: logits of any size
+        stand at its tokens, and so do their errors. There the difference in nats is divided by how
+        many times those of chance, log V, the reference needs.
+        """
+        targets = max(self._targets, 1)
+        expected, found = (sum(pair[i] for pair in self._nll) / targets for i in range(2))
+        times_chance = max(1.0, expected / max(self._chance, 1.0))
+        with np.errstate(over="ignore"):
+            change = abs(float(np.expm1((found - expected) / times_chance)))
+            return f"{np.exp(expected):.4g}", change
+
     def _add_sequence(
         self,
         case: str,
@@ -95,6 +108,7 @@ class Meaning:
     ) -> Floats:
         """KL divergence at each position [L]."""
         pieces, nll = [], np.zeros(2)
+        self._chance = float(np.log(expected.shape[-1]))
         for at, left, right in _split(expected, scores):
             with np.errstate(invalid="ignore"):
                 pieces.append((np.exp(left) * (left - right)).sum(axis=-1))

@@ -23,7 +23,7 @@ def make_tokens(
     allows.
 
     The passage that comes along is used where no text is given, and ids drawn with a fixed seed
-    where the bundle has no tokenizer.
+    where the bundle has no tokenizer, or one that makes nothing of the passage.
 
     Raises:
         RequestError: The text cannot be read, or is shorter than one chunk of a prompt; a text is
@@ -44,11 +44,15 @@ def make_tokens(
                 "this bundle has no tokenizer (its checkpoint had none)",
                 "leave the text out: token ids are then drawn with a fixed seed",
             )
-        ids = np.random.default_rng(0).integers(manifest.vocab_size, size=_MAX_SEQUENCES * length)
-        table = ids.reshape(_MAX_SEQUENCES, length)
+        table = _draw(manifest, length)
     else:
         table = _tokenize(bundle, manifest, text, length)
     return _begin_document(table, manifest)
+
+
+def _draw(manifest: Manifest, length: int) -> NDArray[np.int64]:
+    ids = np.random.default_rng(0).integers(manifest.vocab_size, size=(_MAX_SEQUENCES, length))
+    return ids.astype(np.int64)
 
 
 def _tokenize(
@@ -59,6 +63,8 @@ def _tokenize(
     tokenizer = Tokenizer(bundle / info.path, info.bos_token_id, info.add_bos_token)
     ids = tokenizer.encode(read_passage() if text is None else read_text(text))
     chunk = max(2, min(length, manifest.limits.prefill_chunk))
+    if text is None and len(ids) < 2:  # a tokenizer that knows no English
+        return _draw(manifest, length)
     if text is not None and len(ids) < chunk:
         raise RequestError(
             f"a comparison over the text {text}",

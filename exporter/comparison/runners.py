@@ -11,6 +11,7 @@ import onnx
 
 from quatrain.exporter.bundle import write_file
 from quatrain.exporter.bundle_copy import borrow_bundle
+from quatrain.exporter.comparison.kernel_mask import tell_positions
 from quatrain.exporter.comparison.rounded_graph import describe_rounded, round_graph
 from quatrain.exporter.comparison.tapped_graph import tap_graph
 from quatrain.exporter.errors import ComparisonError
@@ -117,6 +118,7 @@ def _load_deployed(folder: Path, graph: Graph) -> tuple[onnx.ModelProto, Graph]:
     described = msgspec.structs.replace(
         graph, path=variant.path, dtype="float32", inputs=inputs, outputs=outputs
     )
+    tell_positions(proto)
     return round_graph(proto), described
 
 

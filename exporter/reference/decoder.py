@@ -11,7 +11,7 @@ from quatrain.exporter.reference.attention import attend, lay_out_cache
 from quatrain.exporter.reference.drafter import guess_next
 from quatrain.exporter.reference.exits import ExitChain
 from quatrain.exporter.reference.feed_forward import feed_forward
-from quatrain.exporter.reference.functions import rms_norm
+from quatrain.exporter.reference.functions import multiply, rms_norm
 from quatrain.exporter.reference.rows import Rows, embed_rows, make_rows
 from quatrain.exporter.reference.sequences import check_sequences
 from quatrain.exporter.reference.taps import Recorder, Taps
@@ -148,7 +148,7 @@ class ReferenceDecoder:
     def _predict(self, name: str, states: Floats, recorder: Recorder) -> None:
         if recorder.wants(name):
             head = EMBEDDINGS if self.spec.backbone.tie_word_embeddings else LM_HEAD
-            recorder.record(name, states @ self._weights[head].T)
+            recorder.record(name, multiply(states, self._weights[head]))
 
     def _roll_out(self, token_ids: NDArray[np.int64], states: Floats, recorder: Recorder) -> None:
         drafter = self.spec.drafter

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.exporter.checkpoint.names import EMBEDDINGS, LM_HEAD, early_head_name
-from quatrain.exporter.reference.functions import gelu, log_softmax, rms_norm, silu
+from quatrain.exporter.reference.functions import gelu, log_softmax, multiply, rms_norm, silu
 from quatrain.exporter.reference.taps import Recorder
 from quatrain.exporter.reference.weights import Weights
 from quatrain.exporter.spec import Backbone, Exits
@@ -75,7 +75,7 @@ class ExitChain:
         if adapter is not None:
             inner = silu(self._weights.project(f"{adapter}.0", state))
             state = state + self._weights.project(f"{adapter}.2", inner)
-        logits = state @ self._weights[head].T
+        logits = multiply(state, self._weights[head])
         self._recorder.record(f"exits.{k}.logits", logits)
         if self._recorder.wants(_MIXTURE):
             share = logprob[..., None] + log_softmax(logits)

@@ -5,11 +5,18 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["gelu", "log_softmax", "rms_norm", "sigmoid", "silu", "softmax"]
+__all__ = ["gelu", "log_softmax", "multiply", "rms_norm", "sigmoid", "silu", "softmax"]
 
 Floats = NDArray[np.float32]
 
 _erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def multiply(x: Floats, matrix: Floats) -> Floats:
+    """x [.., in] times the transposed matrix [out, in]: [.., out]. All rows are one product, which
+    takes a fraction of what one for each sequence does."""
+    rows = x.reshape(-1, x.shape[-1]) @ matrix.T
+    return rows.reshape(*x.shape[:-1], len(matrix))
 
 
 def rms_norm(x: Floats, weight: Floats, epsilon: float) -> Floats:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.exporter.checkpoint.lazy_tensor import LazyTensor
+from quatrain.exporter.reference.functions import multiply
 
 __all__ = ["Weights"]
 
@@ -39,5 +40,5 @@ class Weights:
     def project(self, name: str, x: Floats) -> Floats:
         """x [.., in] times the transposed matrix `{name}.weight` [out, in], and `{name}.bias`
         [out] added if there is one."""
-        result: Floats = x @ self[f"{name}.weight"].T
+        result = multiply(x, self[f"{name}.weight"])
         return result + self[f"{name}.bias"] if f"{name}.bias" in self else result

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from html import escape
 
 from quatrain.exporter.charts import CHART_STYLE, draw_chart
-from quatrain.exporter.commands.table import Table
 from quatrain.exporter.comparison.report.plots import Plot, list_plots
 from quatrain.exporter.comparison.report.style import PAGE_STYLE
 from quatrain.exporter.comparison.report.tables import (
@@ -17,6 +16,7 @@ from quatrain.exporter.comparison.report.tables import (
 )
 from quatrain.exporter.comparison.report.verdict import describe_verdict
 from quatrain.exporter.comparison.result import Comparison
+from quatrain.exporter.table import Table
 
 __all__ = ["make_page"]
 

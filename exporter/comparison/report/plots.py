@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quatrain.exporter.charts import Chart, Series
-from quatrain.exporter.commands.table import Table
 from quatrain.exporter.comparison.report.verdict import format_number
 from quatrain.exporter.comparison.result import Comparison, Histogram
 from quatrain.exporter.comparison.tolerances import find_kind
+from quatrain.exporter.table import Table
 
 __all__ = ["Plot", "list_plots"]
 

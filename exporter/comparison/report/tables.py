@@ -1,8 +1,8 @@
 """A comparison as tables, for the terminal and for the page."""
 
-from quatrain.exporter.commands.table import Table
 from quatrain.exporter.comparison.report.verdict import format_number, format_tolerance
 from quatrain.exporter.comparison.result import Comparison
+from quatrain.exporter.table import Table
 
 __all__ = [
     "list_tables",

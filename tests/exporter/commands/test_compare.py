@@ -98,3 +98,15 @@ def test_what_is_refused(
         assert compare(*words) == 1
         error = capsys.readouterr().err
         assert "asked: " in error and found in error
+
+
+def test_a_report_takes_the_place_of_nothing(
+    nvium_bundle: Path, nvium_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = nvium_bundle / "manifest.json"
+    before = manifest.read_bytes()
+    for page in (manifest, nvium_checkpoint / "report.html"):
+        assert compare(nvium_bundle, nvium_checkpoint, *FEW, "--html", page) == 1
+        assert "it would be among the files of" in capsys.readouterr().err
+    assert manifest.read_bytes() == before
+    assert not (nvium_checkpoint / "report.html").exists()

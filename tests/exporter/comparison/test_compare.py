@@ -173,3 +173,48 @@ def test_a_damaged_bundle_is_none(root: Path, exported: Exported, tmp_path: Path
     graph.write_bytes(graph.read_bytes()[:-1])
     with pytest.raises(BundleError, match=r"decoder\.cpu\.float32\.onnx"):
         compare_bundle(bundle, find_checkpoint(root, "hilp"))
+
+
+@pytest.mark.parametrize("name", ["topics-dense", "hilp", "nvium"])
+@pytest.mark.parametrize("max_seq_len", [1, 2])
+def test_the_shortest_bundles_there_are(
+    root: Path, tmp_path: Path, name: str, max_seq_len: int
+) -> None:
+    bundle = export(root, name, tmp_path / "bundle", max_seq_len=max_seq_len)
+    comparison = compare_bundle(bundle, find_checkpoint(root, name))
+    check_passed(comparison)
+    assert max(max(case.lengths) for case in comparison.cases) == max_seq_len
+
+
+def test_a_text_of_one_token_over_and_over(root: Path, exported: Exported, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("<|endoftext|>" * 60)
+    bundle, checkpoint = exported("topics-dense"), find_checkpoint(root, "topics-dense")
+    check_passed(compare_bundle(bundle, checkpoint, text=text, max_tokens=24))
+    text.write_text("")
+    with pytest.raises(RequestError, match="one chunk of a prompt is 24"):
+        compare_bundle(bundle, checkpoint, text=text, max_tokens=24)
+
+
+def test_a_passage_that_is_no_tokens_is_replaced(
+    root: Path, exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quatrain.exporter.comparison.prompt.read_passage", lambda: "")
+    comparison = compare_bundle(
+        exported("topics-dense"),
+        find_checkpoint(root, "topics-dense"),
+        runners=["fp32", "fp32"],
+        max_tokens=16,
+    )
+    check_passed(comparison)
+    assert len(comparison.runners) == 1
+
+
+def test_other_weights_of_the_same_shapes(root: Path, exported: Exported, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(find_checkpoint(root, "hilp"), tmp_path / "other"))
+    weights = other / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 0x40
+    weights.write_bytes(data)
+    with pytest.raises(ComparisonError, match="holds other weights"):
+        compare_bundle(exported("hilp"), other, max_tokens=8)

@@ -125,3 +125,30 @@ def test_a_name_says_what_a_tensor_is() -> None:
         3,
         None,
     ]
+
+
+def test_nan_of_the_checkpoint_is_said_to_be_its_own() -> None:
+    reference, found = make_trace(), make_trace()
+    reference["key_cache.0"][0, 2] = found["key_cache.0"][0, 2] = np.nan
+    judged = Judge("fp32", "float32")
+    judged.add(CASE, TOKENS, reference, found)
+    finite = judged.list_checks()[0]
+    assert not finite.passed
+    assert finite.detail.endswith("position 2, as in the checkpoint itself")
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_perplexity_of_what_no_model_would_write(scale: float) -> None:
+    """Where logits of any size stand at the tokens, so do rounding errors of that size."""
+    rng = np.random.default_rng(1)
+    reference = {"logits": (scale * rng.standard_normal((2, 4, 5))).astype(np.float32)}
+    found = {"logits": reference["logits"] * np.float32(1 + 2e-3)}
+    judged = Judge("deployment", "bfloat16")
+    judged.add(CASE, TOKENS, reference, found)
+    checks = {check.name: check for check in judged.list_checks()}
+    assert checks["perplexity difference"].passed
+    found = {"logits": reference["logits"] * np.float32(1.2)}
+    judged = Judge("deployment", "bfloat16")
+    judged.add(CASE, TOKENS, reference, found)
+    checks = {check.name: check for check in judged.list_checks()}
+    assert not checks["perplexity difference"].passed
