@@ -4,8 +4,9 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["Progress", "Stage", "peak_rss_bytes"]
 
@@ -49,5 +50,10 @@ class Progress:
 
 def peak_rss_bytes() -> int:
     """The largest resident size this process has had."""
+    # Of a new process the kernel's account (getrusage) starts with the peak of the one that started
+    # it; the high-water mark of its own memory does not.
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -25,6 +25,7 @@ from quatrain.exporter.bench.setting import (
 from quatrain.exporter.bench.worker import Worker
 from quatrain.exporter.passage import read_passage
 from quatrain.exporter.text_file import read_text
+from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.draft_setting import settle_draft
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.manifest import Manifest, load_manifest
@@ -60,7 +61,7 @@ def bench_bundles(
     setting = setting or BenchSetting()
     first = _choose_baseline(bundles, baseline)
     manifests = [_open(bundle, setting) for bundle in bundles]
-    prompt = read_passage() if text is None else read_text(text)
+    prompt = read_passage() if text is None else _read_prompt(text)
     benches = [_Bench(*pair) for pair in zip(bundles, manifests, strict=True)]
     load = _read_load()
     with ExitStack() as stack:
@@ -97,9 +98,19 @@ class _Bench:
 
 def _open(bundle: Path, setting: BenchSetting) -> Manifest:
     manifest = load_manifest(bundle)
+    verify_bundle(bundle, manifest)
     check_setting(setting, manifest, os.fspath(bundle))
     settle_draft(choose_draft(setting, manifest), manifest)
     return manifest
+
+
+def _read_prompt(path: Path) -> str:
+    text = read_text(path)
+    if not text.strip():
+        raise RequestError(
+            f"prompts cut from {path} (--text)", "there is no word in it", "name a file with text"
+        )
+    return text
 
 
 def _choose_baseline(bundles: Sequence[Path], baseline: Path | None) -> int:
@@ -112,13 +123,16 @@ def _choose_baseline(bundles: Sequence[Path], baseline: Path | None) -> int:
         )
     if baseline is None:
         return 0
-    if baseline not in bundles:
+    places = [bundle.resolve() for bundle in bundles]
+    if baseline in bundles:
+        return list(bundles).index(baseline)
+    if baseline.resolve() not in places:
         raise RequestError(
             f"ratios over {baseline} (--baseline)",
             "it is not among the bundles to measure",
             f"name one of {', '.join(map(os.fspath, bundles))}",
         )
-    return list(bundles).index(baseline)
+    return places.index(baseline.resolve())
 
 
 def _list_rounds(setting: BenchSetting) -> Iterator[tuple[int, bool]]:
@@ -161,6 +175,7 @@ def _summarise(bench: _Bench, case: Case, baseline: _Bench) -> BenchRun:
         bundle=os.fspath(bench.bundle),
         family=bench.manifest.family,
         backend=opened.backend,
+        quantized=_name_quantization(bench.manifest),
         prompt_tokens=case.prompt_tokens,
         new_tokens=case.new_tokens,
         batch=case.batch,
@@ -189,6 +204,10 @@ def _find_ratios(bench: _Bench, baseline: _Bench, case: Case) -> dict[str, Sprea
         "tokens_per_second": measure_spread(rates),
         "time_to_first_token_ms": measure_spread(firsts),
     }
+
+
+def _name_quantization(manifest: Manifest) -> str | None:
+    return None if manifest.quantization is None else manifest.quantization.kind
 
 
 def _find_shares(counts: list[int] | None) -> list[float] | None:

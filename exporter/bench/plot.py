@@ -22,6 +22,8 @@ def check_plot_path(path: Path) -> None:
         raise RequestError(
             f"a plot in {path} (--plot)", "there is no such folder", "name one that exists"
         )
+    if path.is_dir():
+        raise RequestError(f"a plot in {path} (--plot)", "that is a folder", "name a file")
 
 
 def plot_report(report: BenchReport, path: Path) -> None:

@@ -22,6 +22,7 @@ class BenchRun:
     """One bundle in one case. The plain numbers are medians over the repeats.
 
     Args:
+        quantized: `int8` or `int4` where projections are codes.
         tokens_per_second: Of the steps after the first token, all sequences together.
         time_to_first_token_ms: From the prompt's ids to the first token.
         token_ms_p50: Half of the steps took no longer (all repeats together); `token_ms_p95`: 95
@@ -41,6 +42,7 @@ class BenchRun:
     bundle: str
     family: str
     backend: str
+    quantized: str | None
     prompt_tokens: int
     new_tokens: int
     batch: int

@@ -69,10 +69,14 @@ class Runner:
         self.opened = Opened(seconds, model.backend, share)
 
     def read_prompts(self, text: str, case: Case) -> list[list[int]]:
-        """A prompt for each sequence: stretches of the text, over again where it is too short."""
+        """A prompt for each sequence: stretches of the text, over again where it is too short.
+
+        Where it has no tokens or there is no tokenizer, all ids in turn.
+        """
         served = self._served
         vocab_size = served.manifest.vocab_size
-        ids = served.tokenizer.encode(text) if served.tokenizer else list(range(vocab_size))
+        ids = served.tokenizer.encode(text) if served.tokenizer else []
+        ids = ids or list(range(vocab_size))
         needed = case.prompt_tokens * case.batch
         ids = (ids * (needed // len(ids) + 1))[:needed]
         starts = range(0, needed, case.prompt_tokens)

@@ -64,7 +64,7 @@ class Worker:
             line = self._process.stdout.readline()
         except OSError:
             line = ""
-        if not line:
+        if not line.endswith("\n"):
             status = self._process.wait()
             raise QuatrainError(
                 asked,

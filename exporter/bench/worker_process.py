@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,6 +16,8 @@ from quatrain.runtime.errors import QuatrainError
 
 def main() -> None:
     """Open the bundle that the first line names; time the cases of all others."""
+    # Ctrl-C reaches the whole group; the parent says so, and ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints must not mix with the replies
     runner: Runner | None = None

@@ -105,9 +105,16 @@ def _check_draft(model: PlannedModel, draft: int, accepted: float) -> None:
             f"this model ({model.manifest.family}) has no drafter",
             "leave both out, or plan a HiLP or NextLat checkpoint with --drafter",
         )
-    if draft < 1 or not 1 <= accepted <= draft + 1:
+    most = model.manifest.limits.max_draft
+    if not 1 <= draft <= most:
+        raise ExportError(
+            f"--draft {draft}",
+            f"this model drafts 1 to {most} tokens (--max-draft)",
+            f"give 1 to {most}",
+        )
+    if not 1 <= accepted <= draft + 1:
         raise ExportError(
             f"--draft {draft} --accepted-per-step {accepted:g}",
             "a round keeps at least one token, and at most one more than were guessed",
-            f"give at least --draft {max(1, math.ceil(accepted) - 1)}",
+            f"give --accepted-per-step 1 to {draft + 1}, as `quatrain bench` prints it",
         )

@@ -1,12 +1,19 @@
 """Whether a GPU has what a model needs, and how fast its memory lets it decode."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quatrain.exporter.capacity.needs import GraphNeeds, Needs
 from quatrain.exporter.targets import Memory, Target
 
-__all__ = ["RESERVED_BYTES", "StepShares", "TargetFit", "fit_target", "share_steps"]
+__all__ = [
+    "RESERVED_BYTES",
+    "StepShares",
+    "TargetFit",
+    "count_needed",
+    "fit_target",
+    "share_steps",
+]
 
 # What a CUDA context, TensorRT and its kernels take beside a model. A guess: we have no GPU.
 RESERVED_BYTES = 700_000_000
@@ -30,11 +37,13 @@ class TargetFit:
 
     Args:
         needed_bytes: Weights, caches at the limits, activations and what is reserved.
-        max_seq_len: Tokens of each sequence that its memory has room for, alone and in a batch of
-            the limit, whatever the model was trained for; 0: the weights do not fit.
-        max_batch: Sequences of the limit's length that it has room for.
-        floor_ms_short: Milliseconds that reading weights and a cache of 128 tokens takes for one
-            token at the memory's full bandwidth: no software decodes one sequence faster.
+        max_seq_len_alone: Tokens of a sequence that its memory has room for, whatever the model was
+            trained for; `max_seq_len_in_batch`: of each in a batch of the limit; 0: of none.
+            Either is what the model could be exported for.
+        max_batch: Sequences of the limit's length that it could be exported for.
+        floor_ms_short: Milliseconds that reading weights and a cache of 128 tokens (or the limit)
+            takes for one token at the memory's full bandwidth: no software decodes one sequence
+            faster.
         floor_ms_limit: The same behind the longest sequence.
         floor_ms_sparse: Like `floor_ms_short`, where only active channels are read; None for a
             model that always runs them all.
@@ -81,28 +90,48 @@ def share_steps(
 def fit_target(needs: Needs, target: Target, memory: Memory, shares: StepShares) -> TargetFit:
     """Hold the needs against a memory size of a GPU."""
     limits, total = needs.limits, memory.gib << 30
-    fixed = needs.weight_bytes + needs.activation_bytes + RESERVED_BYTES
-    caches = needs.cache_bytes_per_token * needs.capacity * limits.max_batch
-    room = max(0, total - fixed) // needs.cache_bytes_per_token
+    needed = count_needed(needs, limits.max_batch, limits.max_seq_len)
+    short = min(_SHORT, limits.max_seq_len)
     bandwidth = memory.bandwidth_gb_s * 1e6  # bytes a millisecond
     has_inactive = any(graph.inactive_bytes for graph in needs.graphs)
     return TargetFit(
         target=target.name,
         memory_gib=memory.gib,
         bandwidth_gb_s=memory.bandwidth_gb_s,
-        needed_bytes=fixed + caches,
-        fits=fixed + caches <= total,
-        max_seq_len_alone=room,
-        max_seq_len_in_batch=room // limits.max_batch,
-        max_batch=room // needs.capacity,
-        floor_ms_short=_count_read(needs.graphs, shares, _SHORT) / bandwidth,
+        needed_bytes=needed,
+        fits=needed <= total,
+        max_seq_len_alone=_find_largest(lambda n: count_needed(needs, 1, n) <= total),
+        max_seq_len_in_batch=_find_largest(
+            lambda n: count_needed(needs, limits.max_batch, n) <= total
+        ),
+        max_batch=_find_largest(lambda n: count_needed(needs, n, limits.max_seq_len) <= total),
+        floor_ms_short=_count_read(needs.graphs, shares, short) / bandwidth,
         floor_ms_limit=_count_read(needs.graphs, shares, limits.max_seq_len) / bandwidth,
         floor_ms_sparse=(
-            _count_read(needs.graphs, shares, _SHORT, is_sparse=True) / bandwidth
+            _count_read(needs.graphs, shares, short, is_sparse=True) / bandwidth
             if has_inactive
             else None
         ),
     )
+
+
+def count_needed(needs: Needs, batch: int, length: int) -> int:
+    """Bytes that a GPU needs for so many sequences of so many tokens."""
+    capacity = (length + 8) // 8 * 8  # as `settle_options` has it
+    caches = needs.cache_bytes_per_token * capacity * batch
+    activations = needs.activations.count(batch, needs.limits.prefill_chunk, length)
+    return needs.weight_bytes + RESERVED_BYTES + caches + activations
+
+
+def _find_largest(is_good: Callable[[int], bool]) -> int:
+    """The largest number that is good where all up to it are; 0: not even 1 is."""
+    good, bad = 0, 1
+    while is_good(bad):
+        good, bad = bad, 2 * bad
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if is_good(middle) else (good, middle)
+    return good
 
 
 def _count_read(

@@ -23,6 +23,7 @@ from quatrain.exporter.quantization import (
     read_packed_weights,
 )
 from quatrain.exporter.spec import DType
+from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.manifest import Graph, GraphVariant, Manifest, load_manifest
 
 __all__ = ["PlannedModel", "load_planned", "make_planned", "open_planned"]
@@ -72,8 +73,9 @@ def open_planned(
 
 
 def load_planned(bundle: Path) -> PlannedModel:
-    """Of a bundle."""
+    """Of a bundle; raises `BundleError` if it is not what was exported."""
     manifest = load_manifest(bundle)
+    verify_bundle(bundle, manifest)
     graphs = {
         graph.name: onnx.load(bundle / graph.deployment.path, load_external_data=False).graph
         for graph in manifest.graphs

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from quatrain.exporter.capacity.model import PlannedModel
+from quatrain.exporter.engine.profiles import LEAST_BATCH
 from quatrain.exporter.graph_weights import weigh_graph
 from quatrain.runtime.manifest import ITEM_BYTES, Limits
 
-__all__ = ["GraphNeeds", "Needs", "count_needs"]
+__all__ = ["ActivationNeeds", "GraphNeeds", "Needs", "count_needs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +24,45 @@ class GraphNeeds:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivationNeeds:
+    """An upper estimate of what a prefill call keeps beside caches and weights, in bytes.
+
+    `token_bytes` are those of the rows of a token in one layer, `mask_bytes` those of a token and
+    a place in the cache, `output_bytes` the logits of a sequence.
+    """
+
+    token_bytes: int
+    mask_bytes: int
+    output_bytes: int
+
+    def count(self, batch: int, chunk: int, length: int) -> int:
+        """Of chunks of so many tokens of sequences of so many; engines are built for 2 at least."""
+        batch = max(LEAST_BATCH, batch)
+        tokens = batch * min(chunk, length)
+        return tokens * (self.token_bytes + self.mask_bytes * length) + batch * self.output_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Needs:
     """Of a whole model in its compute type, in bytes.
 
     Args:
+        quantized: `int8` or `int4` where projections are codes.
         weight_bytes: In engines; `host_bytes` those of embedding tables left on the host.
         cache_bytes_per_token: Keys and values of one token of one sequence, in all layers.
-        activation_bytes: An upper estimate of what the largest prefill call keeps beside caches
-            and weights: the rows of one layer, masks, and logits.
+        activations: What those of a call depend on; `activation_bytes` is its count at the limits.
     """
 
     family: str
     dtype: str
+    quantized: str | None
     limits: Limits
     capacity: int
     weight_bytes: int
     host_bytes: int
     cache_bytes_per_token: int
     activation_bytes: int
+    activations: ActivationNeeds
     graphs: list[GraphNeeds]
 
 
@@ -50,15 +72,20 @@ def count_needs(model: PlannedModel) -> Needs:
     item_bytes = ITEM_BYTES[manifest.deployment_dtype]
     graphs = [_count_graph(model, name, item_bytes) for name in model.graphs]
     tables = manifest.embeddings.tables if manifest.embeddings else []
+    activations, limits = _estimate_activations(model, item_bytes), manifest.limits
     return Needs(
         family=manifest.family,
         dtype=manifest.deployment_dtype,
-        limits=manifest.limits,
+        quantized=None if manifest.quantization is None else manifest.quantization.kind,
+        limits=limits,
         capacity=manifest.cache.capacity,
         weight_bytes=sum(graph.weight_bytes for graph in graphs),
         host_bytes=sum(table.num_bytes for table in tables),
         cache_bytes_per_token=sum(graph.cache_bytes for graph in graphs),
-        activation_bytes=_estimate_activations(model, item_bytes),
+        activation_bytes=activations.count(
+            limits.max_batch, limits.prefill_chunk, limits.max_seq_len
+        ),
+        activations=activations,
         graphs=graphs,
     )
 
@@ -76,7 +103,7 @@ def _count_graph(model: PlannedModel, name: str, item_bytes: int) -> GraphNeeds:
     )
 
 
-def _estimate_activations(model: PlannedModel, item_bytes: int) -> int:
+def _estimate_activations(model: PlannedModel, item_bytes: int) -> ActivationNeeds:
     """As if nothing of a layer were freed before its end, and attention kept its scores nowhere.
 
     TensorRT's own plan of a graph is smaller where it reuses memory, and larger where it has no
@@ -85,13 +112,13 @@ def _estimate_activations(model: PlannedModel, item_bytes: int) -> int:
     manifest = model.manifest
     backbone, limits = manifest.spec["backbone"], manifest.limits
     rows_per_token = manifest.cache.rows_per_token
-    tokens = limits.max_batch * limits.prefill_chunk
     heads = backbone["num_attention_heads"] + 2 * backbone["num_key_value_heads"]
     width = 4 * backbone["hidden_size"] + 3 * backbone["intermediate_size"]
     width += heads * backbone["head_dim"]
-    masks = tokens * limits.max_seq_len
-    if any(layer.unit == "rows" for layer in manifest.cache.layers):
-        masks += masks * rows_per_token**2
-    outputs = limits.max_batch * (limits.max_draft + 1 if manifest.drafter else 1)
-    logits = outputs * manifest.vocab_size * ITEM_BYTES["float32"]
-    return int(tokens * rows_per_token * width * item_bytes + masks + logits)
+    has_rows = any(layer.unit == "rows" for layer in manifest.cache.layers)
+    outputs = limits.max_draft + 1 if manifest.drafter else 1
+    return ActivationNeeds(
+        token_bytes=rows_per_token * width * item_bytes,
+        mask_bytes=1 + rows_per_token**2 * has_rows,
+        output_bytes=outputs * manifest.vocab_size * ITEM_BYTES["float32"],
+    )

@@ -27,9 +27,17 @@ def quantize(
     """Signed symmetric codes from -(2^(bits-1) - 1) on: round(w / scale).
 
     Args:
-        weight: [N, K] as checkpoints store it; K a multiple of `group_size`.
+        weight: [N, K] as checkpoints store it; K a multiple of `group_size`. No weight is larger
+            than `dtype` has numbers for. Of one that is not finite nothing sensible is made.
         dtype: The compute type that the scales are rounded to beforehand.
     """
+    with np.errstate(over="ignore", invalid="ignore"):  # squares of large weights may be infinite
+        return _quantize(weight, bits, group_size, dtype)
+
+
+def _quantize(
+    weight: NDArray[np.floating], bits: int, group_size: int, dtype: np.dtype[np.generic]
+) -> Groups:
     rows, columns = weight.shape
     groups = weight.astype(np.float32).T.reshape(columns // group_size, group_size, rows)
     largest = 2 ** (bits - 1) - 1

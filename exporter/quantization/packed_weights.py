@@ -13,6 +13,7 @@ from quatrain.exporter.checkpoint.lazy_tensor import NUMPY_DTYPES, LazyTensor
 from quatrain.exporter.checkpoint.names import stream_table_name
 from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
 from quatrain.exporter.derivation.tensor_file import TensorSource, write_tensor_file
+from quatrain.exporter.errors import ExportError
 from quatrain.exporter.quantization.groups import Groups, pack_nibbles, quantize
 from quatrain.exporter.quantization.scheme import Scheme
 from quatrain.exporter.spec import DType
@@ -162,8 +163,21 @@ class _Matrix:
         """From the stored weights, at the first call."""
         if self._groups is None:
             weight = cast("NDArray[np.floating]", self._tensor.read())
+            self._check_range(weight)
             self._groups = quantize(weight, self.bits, self._group_size, self._dtype)
         return self._groups
+
+    def _check_range(self, weight: NDArray[np.floating]) -> None:
+        """NaN and infinity are looked for in all tensors at once (`refuse_bad_weights`)."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            peak = np.abs(weight).max().astype(np.float32)
+            rounded = peak.astype(self._dtype).astype(np.float32)
+        if np.isfinite(peak) and not np.isfinite(rounded):
+            raise ExportError(
+                f"codes for {self._tensor.name} (--quantize)",
+                f"it has a weight of {peak:.3g}, which is too large for {self._dtype}",
+                "compute in another type (--dtype bfloat16)",
+            )
 
     def release(self) -> None:
         """All is written."""

@@ -78,3 +78,40 @@ def test_every_segment_counts_as_often_as_it_was_called(bundles):
 
     per_call = traffic.weight_bytes[second] + traffic.cache_bytes[second] * 13
     assert both - once == per_call // 2
+
+
+def test_a_quantized_step_reads_codes_and_scales(tmp_path):
+    """int4: half a byte a weight and a float32 scale for 32 of them; the head has a byte each."""
+    bundle = tmp_path / "bundle"
+    export_checkpoint(SAMPLES / "topics-dense", bundle, self_test=False, quantize="int4")
+    manifest, traffic = open_bundle(bundle)
+    backbone = manifest.spec["backbone"]
+    hidden, layers = backbone["hidden_size"], backbone["num_hidden_layers"]
+    heads, kv_heads = backbone["num_attention_heads"], backbone["num_key_value_heads"]
+    attention = 2 * hidden * (heads + kv_heads) * backbone["head_dim"]
+    matrices = layers * (attention + 3 * hidden * backbone["intermediate_size"])
+    head = manifest.vocab_size * hidden
+    norms = (2 * layers + 1) * hidden
+
+    scales = (matrices + head) // 32
+    assert traffic.weight_bytes["decoder"] == matrices // 2 + head + 4 * (scales + norms)
+
+
+def test_streams_keep_a_row_of_each_in_every_layer_but_read_the_weights_once(tmp_path):
+    bundle = tmp_path / "bundle"
+    export_checkpoint(SAMPLES / "topics-hidden-decoding", bundle, self_test=False)
+    manifest, traffic = open_bundle(bundle)
+    backbone, streams = manifest.spec["backbone"], manifest.cache.rows_per_token
+    hidden, layers = backbone["hidden_size"], backbone["num_hidden_layers"]
+    heads, kv_heads = backbone["num_attention_heads"], backbone["num_key_value_heads"]
+    attention = 2 * hidden * (heads + kv_heads) * backbone["head_dim"]
+    matrices = layers * (attention + 3 * hidden * backbone["intermediate_size"])
+    row = 2 * kv_heads * backbone["head_dim"] * 4
+    weights = matrices + manifest.vocab_size * hidden + (2 * layers + 1) * hidden
+
+    assert streams == 2
+    assert traffic.weight_bytes["decoder"] == 4 * weights
+    # Layers that only the mirrored rows leave keep fewer, which the manifest lists.
+    kept = sum(layer.num_heads for layer in manifest.cache.layers if layer.unit == "tokens")
+    kept += 2 * sum(layer.num_heads for layer in manifest.cache.layers if layer.unit == "rows")
+    assert traffic.cache_bytes["decoder"] == kept // kv_heads * row <= streams * layers * row

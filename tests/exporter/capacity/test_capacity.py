@@ -1,6 +1,8 @@
 """What fits is arithmetic, so the tests do it again by hand."""
 
 import json
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from quatrain.exporter.capacity import plan_capacity
+from quatrain.exporter.capacity import fit, plan_capacity
 from quatrain.exporter.capacity.fit import RESERVED_BYTES, fit_target, share_steps
 from quatrain.exporter.capacity.model import load_planned, open_planned
-from quatrain.exporter.capacity.needs import GraphNeeds, Needs, count_needs
+from quatrain.exporter.capacity.needs import ActivationNeeds, GraphNeeds, Needs, count_needs
 from quatrain.exporter.cli import main
 from quatrain.exporter.errors import BuildError, ExportError
 from quatrain.exporter.export import export_checkpoint
@@ -25,12 +27,14 @@ LIMITS = Limits(max_seq_len=4088, max_batch=4, prefill_chunk=512, max_deferred=1
 LARGE = Needs(
     family="dense",
     dtype="bfloat16",
+    quantized=None,
     limits=LIMITS,
     capacity=4096,
     weight_bytes=16 * GB,
     host_bytes=0,
     cache_bytes_per_token=147_456,
-    activation_bytes=GB // 4,
+    activation_bytes=4 * (512 * (100_000 + 4088) + 600_000),
+    activations=ActivationNeeds(token_bytes=100_000, mask_bytes=1, output_bytes=600_000),
     graphs=[GraphNeeds("decoder", "decoder", 16 * GB, 15 * GB, 0, 147_456)],
 )
 
@@ -41,37 +45,48 @@ def fit_3090(needs: Needs, **shares):
 
 
 def test_what_fits_is_what_adds_up_to_less_than_the_memory():
-    fit = fit_3090(LARGE)
-    room = (24 << 30) - 16 * GB - GB // 4 - RESERVED_BYTES
+    found = fit_3090(LARGE)
+    room = (24 << 30) - 16 * GB - RESERVED_BYTES
+    activations = 512 * (100_000 + 4088) + 600_000
 
-    assert fit.needed_bytes == 16 * GB + GB // 4 + RESERVED_BYTES + 147_456 * 4096 * 4
-    assert fit.fits
-    assert fit.max_seq_len_alone == room // 147_456
-    assert fit.max_batch == room // (147_456 * 4096) == 14
-    longer = replace(LARGE, capacity=16 * 1024)
-    assert not fit_3090(longer).fits and fit_3090(longer).max_batch == 3
+    assert found.needed_bytes == 16 * GB + RESERVED_BYTES + 4 * (147_456 * 4096 + activations)
+    assert found.fits
+    # Each sequence more needs activations of its own.
+    assert found.max_batch == room // (147_456 * 4096 + activations) == 13
+
+
+def test_the_longest_sequence_is_the_last_whose_export_would_fit():
+    found, total = fit_3090(LARGE), 24 << 30
+
+    for batch, longest in ((1, found.max_seq_len_alone), (4, found.max_seq_len_in_batch)):
+        for length, has_room in ((longest, True), (longest + 1, False)):
+            caches = 147_456 * ((length + 8) // 8 * 8)  # a token of padding at least
+            activations = 512 * (100_000 + length) + 600_000
+            # Engines are built for batches of 2 at least.
+            needed = 16 * GB + RESERVED_BYTES + batch * caches + max(2, batch) * activations
+            assert (needed <= total) is has_room
 
 
 def test_weights_without_room_leave_no_tokens():
-    fit = fit_3090(replace(LARGE, weight_bytes=30 * GB))
+    found = fit_3090(replace(LARGE, weight_bytes=30 * GB))
 
-    assert not fit.fits
-    assert fit.max_seq_len_alone == fit.max_seq_len_in_batch == fit.max_batch == 0
+    assert not found.fits
+    assert found.max_seq_len_alone == found.max_seq_len_in_batch == found.max_batch == 0
 
 
 def test_the_floor_is_what_is_read_over_the_bandwidth():
-    fit = fit_3090(LARGE)
+    found = fit_3090(LARGE)
 
-    assert fit.floor_ms_short == pytest.approx((15 * GB + 128 * 147_456) / 936e6)
-    assert fit.floor_ms_limit == pytest.approx((15 * GB + 4088 * 147_456) / 936e6)
-    assert fit.floor_ms_sparse is None
+    assert found.floor_ms_short == pytest.approx((15 * GB + 128 * 147_456) / 936e6)
+    assert found.floor_ms_limit == pytest.approx((15 * GB + 4088 * 147_456) / 936e6)
+    assert found.floor_ms_sparse is None
 
 
 def test_channels_that_are_not_active_need_not_be_read():
     banks = replace(LARGE, graphs=[replace(LARGE.graphs[0], inactive_bytes=7 * GB)])
-    fit = fit_3090(banks)
+    found = fit_3090(banks)
 
-    assert fit.floor_ms_sparse == pytest.approx((8 * GB + 128 * 147_456) / 936e6)
+    assert found.floor_ms_sparse == pytest.approx((8 * GB + 128 * 147_456) / 936e6)
 
 
 def test_a_segment_is_read_as_often_as_tokens_get_there():
@@ -89,9 +104,9 @@ def test_a_round_reads_the_decoder_once_for_all_its_tokens():
     drafter = GraphNeeds("drafter", "drafter", GB, GB, 0, 0)
     needs = replace(LARGE, graphs=[*LARGE.graphs, drafter])
 
-    fit = fit_3090(needs, draft=3, accepted_per_step=2.5)
+    found = fit_3090(needs, draft=3, accepted_per_step=2.5)
 
-    assert fit.floor_ms_short == pytest.approx((15 * GB + 128 * 147_456 + 3 * GB) / 2.5 / 936e6)
+    assert found.floor_ms_short == pytest.approx((15 * GB + 128 * 147_456 + 3 * GB) / 2.5 / 936e6)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +149,47 @@ def test_the_command_says_what_would_fit(capfd):
     told = capfd.readouterr()
     assert "no room for 9000 sequences of 1024" in told.err
     assert " no " in told.out
-    assert main([*words, "40000"]) == 1
-    assert "activations of 40000 x 512 tokens" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("chunk", ["1", "512"])
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("dense", []),
+        ("nvium", []),
+        ("hidden-decoding", ["--embeddings", "host"]),
+        ("hilp", ["--drafter"]),
+    ],
+)
+def test_what_is_advised_fits(name, flags, chunk, capfd):
+    words = ["plan", str(SAMPLES / f"topics-{name}"), "--target", "rtx3090", "--prefill-chunk"]
+    words += [chunk, *flags]
+    assert main([*words, "--max-batch", "30000"]) == 1
+
+    found = dict(re.findall(r"(--max-\S+) (\d+)", capfd.readouterr().err))
+
+    if "--max-seq-len" in found:  # not where it would be too short to be of use
+        batch = ["--max-batch", "30000"]
+        assert main([*words, *batch, "--max-seq-len", found["--max-seq-len"]]) == 0
+    assert main([*words, "--max-batch", found["--max-batch"]]) == 0
+    assert main([*words, "--max-batch", str(int(found["--max-batch"]) + 1)]) == 1
+
+
+def test_weights_without_room_are_told_what_makes_them_small_enough(monkeypatch, capfd):
+    """A GPU with 1.9 MB for a model with 2.2 MB of weights, of which codes would take 0.8."""
+    monkeypatch.setattr(fit, "RESERVED_BYTES", (24 << 30) - 1_900_000)
+    words = ["plan", str(SAMPLES / "topics-dense"), "--target", "rtx3090", "rtx3090"]
+
+    assert main([*words, "--max-batch", "1", "--max-seq-len", "16"]) == 1
+    (advice,) = [line for line in capfd.readouterr().err.splitlines() if "no room" in line]
+    assert "no room for the weights" in advice
+    remedy = advice.rpartition("export with ")[2].split()
+    assert remedy[0] in ("--quantize", "--embeddings")
+    assert main([*words, "--max-batch", "1", "--max-seq-len", "16", *remedy]) == 0
+
+    monkeypatch.setattr(fit, "RESERVED_BYTES", 24 << 30)
+    assert main(words) == 1
+    assert "take a larger GPU" in capfd.readouterr().err
 
 
 def test_a_bundle_is_planned_as_it_was_exported(tmp_path, capfd):
@@ -156,7 +210,13 @@ def test_a_bundle_is_planned_as_it_was_exported(tmp_path, capfd):
         ("nvium", {"exit_shares": [0.5, 0.5, 0.5, 0.5]}, "add up to 1"),
         ("dense", {"draft": 2, "accepted_per_step": 1.5}, "has no drafter"),
         ("hilp", {"draft": 2, "accepted_per_step": 3.5}, "at most one more"),
-        ("hilp", {"draft": 0, "accepted_per_step": 1.5}, "at most one more"),
+        ("hilp", {"draft": 0, "accepted_per_step": 1.5}, "drafts 1 to 8"),
+        ("hilp", {"draft": 9, "accepted_per_step": 1.5}, "drafts 1 to 8"),
+        ("hilp", {"draft": 2, "accepted_per_step": math.nan}, "at most one more"),
+        ("hilp", {"draft": 2, "accepted_per_step": math.inf}, "at most one more"),
+        ("nvium", {"exit_shares": [0.5, 0.5, 0.5, -0.5]}, "add up to 1"),
+        ("nvium", {"exit_shares": [0.5, math.nan, 0.5, 0]}, "add up to 1"),
+        ("nvium", {"exit_shares": []}, "4 exits"),
     ],
 )
 def test_expectations_that_do_not_go_with_the_model_are_refused(name, arguments, words):
@@ -164,6 +224,30 @@ def test_expectations_that_do_not_go_with_the_model_are_refused(name, arguments,
 
     with pytest.raises(ExportError, match=words):
         plan_capacity(planned, **arguments)
+
+
+def test_the_short_floor_is_no_longer_than_the_model_takes():
+    found = fit_3090(
+        replace(
+            LARGE,
+            limits=Limits(max_seq_len=64, max_batch=4, prefill_chunk=64, max_deferred=16),
+            capacity=72,
+        )
+    )
+
+    assert found.floor_ms_short == found.floor_ms_limit
+
+
+def test_a_damaged_bundle_is_refused_by_name(tmp_path, capfd):
+    bundle = tmp_path / "bundle"
+    export_checkpoint(SAMPLES / "topics-dense", bundle, self_test=False, verify=False)
+    for damage in ("changed", "missing"):
+        for graph in bundle.glob("*.onnx"):
+            graph.write_bytes(b"junk") if damage == "changed" else graph.unlink()
+        for command in ("plan", "bench"):
+            assert main([command, str(bundle)]) == 1
+            told = capfd.readouterr()
+            assert "the bundle file" in told.err and told.out == ""
 
 
 def test_an_unknown_target_is_refused():

@@ -1,10 +1,14 @@
 """`quatrain export --quantize`, from checkpoint to text."""
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from quatrain.exporter.cli import main
 from quatrain.exporter.errors import ExportError
@@ -129,8 +133,56 @@ def test_bad_weights_and_contradictions_leave_nothing(tmp_path, capfd):
         export_checkpoint(SAMPLES / "topics-dense", output, quantize="int4", weights="link")
     with pytest.raises(ExportError, match="choose one of 32, 128"):
         export_checkpoint(SAMPLES / "topics-dense", output, quantize="int4", group_size=7)
+    with pytest.raises(ExportError, match="nothing is grouped"):
+        export_checkpoint(SAMPLES / "topics-dense", output, group_size=128)
+    for kind in ("fp8", "fp4"):
+        assert main(["export", source, "-o", str(output), "--quantize", kind]) == 1
+        assert "no hardware for 8- or 4-bit floats" in capfd.readouterr().err
     assert main(["export", source, "-o", str(output), "--quantize", "int4", "--dry-run"]) == 0
     assert "int4" in capfd.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        (np.nan, r"up_proj.weight \(1 NaN, 0 Inf\)"),
+        (np.inf, r"up_proj.weight \(0 NaN, 1 Inf\)"),
+        (7e4, "has a weight of 7e\\+04, which is too large for float16"),
+    ],
+)
+def test_weights_that_codes_cannot_stand_for_are_refused(weight, words, kind, tmp_path):
+    checkpoint, output = tmp_path / "checkpoint", tmp_path / "bundle"
+    shutil.copytree(SAMPLES / "topics-dense", checkpoint)
+    (file,) = checkpoint.glob("*.safetensors")
+    tensors = {name: array.astype(np.float32) for name, array in load_file(file).items()}
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = weight
+    save_file(tensors, file)
+
+    with pytest.raises(ExportError, match=words):
+        export_checkpoint(
+            checkpoint, output, quantize=kind, dtype="float16", verify=False, self_test=False
+        )
+    assert list(tmp_path.iterdir()) == [checkpoint]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    """A limit on the size of files fails in the middle of the packed one."""
+    script = (
+        "import resource, signal, sys; from pathlib import Path;"
+        " from quatrain.exporter.export import export_checkpoint;"
+        " signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        " resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000));"
+        " export_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), quantize='int4')"
+    )
+    source, output = str(SAMPLES / "topics-dense"), str(tmp_path / "bundle")
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script, source, output], capture_output=True, text=True
+    )
+
+    assert "ExportError" in done.stderr and "File too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -62,3 +62,23 @@ def test_a_nibble_is_a_twos_complement_and_the_first_is_the_lower():
     assert pack_nibbles(codes).tolist() == [0xF1, 0x97]
     unpacked = np.array([[1, -1], [7, -7]], ml_dtypes.int4)
     assert unpacked.astype(np.int8).tolist() == codes.tolist()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, np.dtype(np.float32)], ids=str)
+@pytest.mark.parametrize(("bits", "largest"), [(4, 7), (8, 127)])
+def test_weights_of_any_size_stay_finite_and_near(bits, largest, dtype):
+    """Odd numbers of rows, zeros among them; as large as the type, denormal, and between."""
+    for number, exponent in enumerate(range(-44, 38, 3)):
+        weight = make_weight(5, 96, seed=number).astype(np.float64) * 10.0**exponent
+        weight[2] = 0
+        weight = np.clip(weight, -ml_dtypes.finfo(dtype).max, ml_dtypes.finfo(dtype).max)
+        weight = weight.astype(np.float32)
+
+        restored = dequantize(quantize(weight, bits, 32, dtype))
+
+        assert np.isfinite(restored).all() and (restored[2] == 0).all()
+        peaks = np.abs(weight).reshape(5, 3, 32).max(axis=2, keepdims=True)
+        error = np.abs(weight.astype(np.float64) - restored).reshape(5, 3, 32)
+        # Half a step and what clipping takes, and what float16 has no number for.
+        assert (error <= peaks * (0.17 if bits == 4 else 1 / 127) + largest * 2.0**-24).all()
