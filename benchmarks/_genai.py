@@ -14,14 +14,14 @@ from benchmarks._worker import Generation, serve
 __all__ = ["export_genai"]
 
 
-def export_genai(checkpoint: Path, out: Path) -> Path:
-    """Build the peer's own fp32 CPU model of a checkpoint; reuse a finished one."""
+def export_genai(checkpoint: Path, out: Path, precision: str = "fp32") -> Path:
+    """Build the peer's own CPU model of a checkpoint, fp32 or int4; reuse a finished one."""
     if (out / "genai_config.json").is_file():
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
         staging, cache = Path(temporary) / out.name, Path(temporary) / "cache"
-        _run_builder(["-m", checkpoint, "-o", staging, "-p", "fp32", "-e", "cpu", "-c", cache])
+        _run_builder(["-m", checkpoint, "-o", staging, "-p", precision, "-e", "cpu", "-c", cache])
         staging.rename(out)
     return out
 

@@ -1,4 +1,4 @@
-"""Decode speed of quatrain against onnxruntime-genai: same fp32 weights, same CPU threads.
+"""Decode speed of quatrain against onnxruntime-genai: same weights, same CPU threads.
 
 Each engine lives in a process of its own that loads once; the two take turns, so both see the
 same state of the machine. See README.md in this folder.
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks._genai import export_genai
 from benchmarks._report import Sample, sample, summarize, to_text
@@ -34,10 +34,11 @@ def prepare(arguments: argparse.Namespace) -> dict[str, list[str]]:
     checkpoint = _checkpoint(arguments.checkpoint)
     commands: dict[str, list[str]] = {}
     if "quatrain" in arguments.engines:
-        bundle = _export_quatrain(checkpoint, arguments.bundle)
+        bundle = _export_quatrain(checkpoint, arguments.bundle, arguments.precision)
         commands["quatrain"] = ["benchmarks._quatrain_worker", str(bundle.resolve()), *threads]
     if "genai" in arguments.engines:
-        model = export_genai(checkpoint, arguments.peer_model)
+        folder = arguments.peer_model or BUILD / f"genai-{arguments.precision}"
+        model = export_genai(checkpoint, folder, arguments.precision)
         commands["genai"] = ["benchmarks._genai", str(model.resolve()), *threads]
     return commands
 
@@ -50,11 +51,13 @@ def _checkpoint(folder: Path) -> Path:
     return convert_smollm2(folder)
 
 
-def _export_quatrain(checkpoint: Path, bundle: Path) -> Path:
+def _export_quatrain(checkpoint: Path, bundle: Path | None, precision: str) -> Path:
+    bundle = bundle or BUILD / f"bundle-{precision}"
     if not bundle.exists():
         from quatrain.exporter import export_checkpoint
 
-        export_checkpoint(checkpoint, bundle, dtype="float32")
+        quantize: Literal["int4"] | None = "int4" if precision == "int4" else None
+        export_checkpoint(checkpoint, bundle, dtype="float32", quantize=quantize, verify=False)
     return bundle
 
 
@@ -138,8 +141,10 @@ def _version(distribution: str) -> str | None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--checkpoint", type=Path, default=BUILD / "checkpoint")
-    parser.add_argument("--bundle", type=Path, default=BUILD / "bundle-float32")
-    parser.add_argument("--peer-model", type=Path, default=BUILD / "genai-fp32")
+    parser.add_argument("--precision", choices=("fp32", "int4"), default="fp32")
+    parser.add_argument("--bundle", type=Path, help="default: by precision, exported if need be")
+    parser.add_argument("--peer-model", type=Path, help="default: likewise")
+    parser.add_argument("--repeat-prompt", type=int, default=1, help="how often: a longer context")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=128)
@@ -154,7 +159,8 @@ def main() -> None:
     arguments = _arguments()
     commands = prepare(arguments)
     described = setting(arguments)
-    outcome = run(commands, arguments.prompt, arguments.tokens, arguments.rounds)
+    prompt = " ".join([arguments.prompt] * arguments.repeat_prompt)
+    outcome = run(commands, prompt, arguments.tokens, arguments.rounds)
     summary = summarize(outcome.samples)
     agreed = same_tokens(outcome.generations)
     print(to_text(summary))

@@ -10,8 +10,9 @@ from quatrain.runtime.manifest import CacheLayout
 
 __all__ = ["GrowingCache"]
 
-# What a cache grows by at least: attention reads that much for nothing, at most.
-_GROWTH = 1 / 8
+# What a cache grows by at least, and what it has beyond a call that makes it grow, so that the step
+# behind a prompt does not make it grow again: attention reads that much for nothing, at most.
+_GROWTH, _SPARE = 1 / 8, 1 / 16
 
 
 class GrowingCache(KVCache):
@@ -27,9 +28,8 @@ class GrowingCache(KVCache):
         """Make room for a call; see `KVCache.fit`."""
         needed = max(live, written)
         if needed > self.length:
-            self._resize(
-                min(self.capacity, round_up(max(needed, int(self.length * (1 + _GROWTH)))))
-            )
+            wanted = max(needed * (1 + _SPARE), self.length * (1 + _GROWTH))
+            self._resize(min(self.capacity, round_up(int(wanted))))
         return self.length
 
     def match(self, length: int) -> None:

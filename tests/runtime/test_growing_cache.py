@@ -36,11 +36,11 @@ def test_begins_short_and_keeps_what_it_holds() -> None:
 
 def test_grows_in_proportion_and_never_beyond_its_capacity() -> None:
     cache = GrowingCache(LAYOUT, 1)
-    assert cache.fit(512, 512) == 512
-    assert cache.fit(513, 513) == 576  # an eighth more, for what comes next
+    assert cache.fit(512, 512) == 544  # a sixteenth more than the call takes, for what comes next
     version = cache.version
-    assert cache.fit(576, 576) == cache.fit(1, 1) == 576
+    assert cache.fit(544, 544) == cache.fit(1, 1) == 544
     assert cache.version == version
+    assert cache.fit(545, 545) == 640  # and at least an eighth more than it was, in whole steps
     assert cache.fit(995, 995) == 1000
 
 
