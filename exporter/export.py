@@ -11,6 +11,7 @@ from quatrain.exporter.bundle import (
     staged_bundle,
     write_file,
 )
+from quatrain.exporter.capacity.clipping import clip_to_targets
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.dense_fallback import choose_dense_fallback
 from quatrain.exporter.description import describe_bundle
@@ -86,7 +87,8 @@ def plan_export(
         group_size=group_size,
     )
     opened = _open_chosen(checkpoint, request, Progress())
-    return make_plan(opened, settle_options(opened, request))
+    clipped = clip_to_targets(opened, request, settle_options(opened, request))
+    return make_plan(opened, clipped.options, clipped.note)
 
 
 def export_checkpoint(
@@ -169,8 +171,9 @@ def export_checkpoint(
     )
     with progress.stage("read checkpoint"):
         opened = _open_chosen(checkpoint, request, progress)
-        options = settle_options(opened, request)
-    warnings = _collect_warnings(opened, progress)
+        clipped = clip_to_targets(opened, request, settle_options(opened, request))
+        options = clipped.options
+    warnings = _collect_warnings(opened, clipped.note, progress)
     with staged_bundle(output, overwrite=overwrite) as bundle:
         placed = place_checkpoint(bundle, opened, options, weights, hash_weights, progress)
         is_run = options.self_test or options.unverified is None
@@ -226,8 +229,8 @@ def _open_chosen(path: Path, request: ExportRequest, progress: Progress) -> Chec
     return opened
 
 
-def _collect_warnings(checkpoint: Checkpoint, progress: Progress) -> list[str]:
-    warnings = []
+def _collect_warnings(checkpoint: Checkpoint, note: str | None, progress: Progress) -> list[str]:
+    warnings = [] if note is None else [note]
     if not checkpoint.tokenizer_files:
         warnings.append("no tokenizer.json: the bundle takes and gives token ids only")
     if not checkpoint.eos_token_ids:

@@ -1,7 +1,9 @@
 """What an export is asked to do, with its defaults settled and checked against the checkpoint."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
+
+import msgspec
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.errors import ExportError
@@ -11,7 +13,7 @@ from quatrain.exporter.spec import DecoderSpec, DType
 from quatrain.exporter.targets import find_target
 from quatrain.runtime.manifest import Limits
 
-__all__ = ["ExportOptions", "ExportRequest", "settle_options"]
+__all__ = ["ExportOptions", "ExportRequest", "replace_max_seq_len", "settle_options"]
 
 # Long enough for a chat and small enough for any card; --max-seq-len raises it.
 _DEFAULT_MAX_SEQ_LEN = 4096
@@ -22,6 +24,7 @@ _DEFAULT_PREFILL_ROWS = 512
 # A graph holds its rotary tables itself, and protobuf has no messages of 2 GiB; the rest of a graph
 # is far below what this leaves.
 _MAX_ROTARY_BYTES = 2_000_000_000
+_DEFAULT_GROUP_SIZE = 32
 # Above these what runs the model on the CPU would take far longer than the export.
 _SELF_TEST_MAX_BYTES = 1 << 30
 _VERIFY_MAX_BYTES = 1 << 30
@@ -47,7 +50,7 @@ class ExportRequest:
     max_draft: int = 8
     verify: bool | None = None
     quantize: WeightKind | None = None
-    group_size: int = 32
+    group_size: int = _DEFAULT_GROUP_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +96,43 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
     return ExportOptions(
         dtype=request.dtype or default_dtype,
         limits=limits,
-        # One token of padding at least, and rows that start on 16-byte boundaries.
-        capacity=(limits.max_seq_len + 8) // 8 * 8,
+        capacity=_fit_capacity(limits.max_seq_len),
         targets=request.targets,
         self_test=self_test,
         embeddings=request.embeddings,
         unverified=_excuse_verification(request, num_bytes),
-        scheme=Scheme(request.quantize, request.group_size) if request.quantize else None,
+        scheme=_settle_scheme(request),
     )
+
+
+def _settle_scheme(request: ExportRequest) -> Scheme | None:
+    if request.quantize is not None:
+        return Scheme(request.quantize, request.group_size)
+    if request.group_size != _DEFAULT_GROUP_SIZE:
+        raise ExportError(
+            f"groups of {request.group_size} weights (--group-size)",
+            "weights are not quantized, so nothing is grouped",
+            "choose --quantize int8 or int4 as well, or leave --group-size out",
+        )
+    return None
+
+
+def replace_max_seq_len(options: ExportOptions, max_seq_len: int) -> ExportOptions:
+    """The options for shorter sequences."""
+    old = options.limits
+    limits = msgspec.structs.replace(
+        old,
+        max_seq_len=max_seq_len,
+        prefill_chunk=min(old.prefill_chunk, max_seq_len),
+        max_deferred=min(old.max_deferred, max_seq_len),
+        max_draft=max(1, min(old.max_draft, max_seq_len - 1)),
+    )
+    return replace(options, limits=limits, capacity=_fit_capacity(max_seq_len))
+
+
+def _fit_capacity(max_seq_len: int) -> int:
+    """One token of padding at least, and rows that start on 16-byte boundaries."""
+    return (max_seq_len + 8) // 8 * 8
 
 
 def _excuse_verification(request: ExportRequest, num_bytes: int) -> str | None:

@@ -41,7 +41,7 @@ class ExportPlan:
     that of the manifest's `spec`, None where none is exported. `unverified` says why the graphs
     will not be held to the checkpoint, None where they will. `quantize` and `group_size` say how
     weights become codes and `packed_bytes` what the bundle's own weight file then holds; all three
-    are None where they stay as they are.
+    are None where they stay as they are. `room` says what the targets have no room for.
     """
 
     family: str
@@ -55,6 +55,7 @@ class ExportPlan:
     max_draft: int
     graphs: list[str]
     targets: list[str]
+    room: str | None
     kv_bytes_per_token: int
     kv_bytes_at_limit: int
     cpu_weight_bytes: int
@@ -71,8 +72,10 @@ class ExportPlan:
     drafter: object
 
 
-def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
-    """Arithmetic only: nothing is read or written."""
+def make_plan(
+    checkpoint: Checkpoint, options: ExportOptions, room: str | None = None
+) -> ExportPlan:
+    """Arithmetic only: nothing is read or written; `room` is what `clip_to_targets` says."""
     spec, limits, scheme = checkpoint.spec, options.limits, options.scheme
     facts = describe_spec(spec)
     bills = bill_weights(spec, checkpoint.tensors)
@@ -89,6 +92,7 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
         max_draft=limits.max_draft,
         graphs=list_graphs(spec),
         targets=list(options.targets),
+        room=room,
         kv_bytes_per_token=cache.bytes_per_token,
         kv_bytes_at_limit=cache.bytes_per_token * options.capacity * limits.max_batch,
         cpu_weight_bytes=next(b.cpu_bytes for b in bills if b.embeddings == options.embeddings),

@@ -34,7 +34,7 @@ HEAVY = {
         "exporter/comparison/polygraphy_runner.py",
         "exporter/engine/tensorrt_adapter.py",
     ),
-    "rich": ("exporter/commands/table.py",),
+    "rich": ("exporter/table.py",),
     "safetensors": (),
     "tensorrt": ("exporter/engine/tensorrt_adapter.py", "runtime/tensorrt_session.py"),
     "tensorrt_rtx": ("exporter/engine/tensorrt_adapter.py", "runtime/tensorrt_session.py"),

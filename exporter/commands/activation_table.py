@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
-from quatrain.exporter.commands.table import Table
+from quatrain.exporter.table import Table
 
 if TYPE_CHECKING:
     from quatrain.exporter.diagnosis import ActivationReport, LayerReport

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.llm_flags import add_backend_flags, read_draft
-from quatrain.exporter.commands.table import Table, format_bytes
+from quatrain.exporter.table import Table, format_bytes
 
 if TYPE_CHECKING:
     from quatrain.exporter.bench import BenchReport, BenchRun, Spread
@@ -159,7 +159,7 @@ def _format_ratio(run: "BenchRun", name: str) -> str:
 
 def _describe_work(run: "BenchRun") -> str:
     """What the family saves, in a few words."""
-    facts = []
+    facts = [] if run.quantized is None else [f"{run.quantized} weights"]
     if run.mean_depth is not None and run.exit_shares is not None:
         shares = " ".join(f"{share:.2f}" for share in run.exit_shares)
         facts.append(f"depth {run.mean_depth:.1f} (exits {shares})")

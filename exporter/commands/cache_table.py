@@ -3,7 +3,7 @@
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from quatrain.exporter.commands.table import Table
+from quatrain.exporter.table import Table
 
 if TYPE_CHECKING:
     from quatrain.runtime.manifest import CacheLayer, CacheLayout

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
-from quatrain.exporter.commands.table import Table
 from quatrain.exporter.progress import Progress
+from quatrain.exporter.table import Table
 
 __all__ = ["Console"]
 

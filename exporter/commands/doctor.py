@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.llm_flags import add_backend_flags
-from quatrain.exporter.commands.table import Table, format_bytes, format_facts
 from quatrain.exporter.commands.verification_facts import describe_verification
+from quatrain.exporter.table import Table, format_bytes, format_facts
 
 if TYPE_CHECKING:
     from quatrain.exporter.doctor import DoctorReport, TargetReport

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
-from quatrain.exporter.commands.table import format_bytes, format_facts
+from quatrain.exporter.table import format_bytes, format_facts
 
 if TYPE_CHECKING:
     from quatrain.exporter.expansion import ExpansionReport

@@ -12,8 +12,8 @@ from quatrain.exporter.commands.memory_facts import describe_cache, describe_wei
 from quatrain.exporter.commands.model_flags import add_limit_flags, add_model_flags, read_layers
 from quatrain.exporter.commands.plugins_flag import add_plugins_flag
 from quatrain.exporter.commands.stage_table import make_stage_table
-from quatrain.exporter.commands.table import format_bytes, format_facts
 from quatrain.exporter.commands.target_flag import add_target_flag
+from quatrain.exporter.table import format_bytes, format_facts
 
 if TYPE_CHECKING:
     from quatrain.exporter.export import ExportReport
@@ -123,6 +123,7 @@ def _format_plan(plan: "ExportPlan") -> str:
             "at the limits": f"{format_bytes(plan.kv_bytes_at_limit)} of cache",
             "graphs": ", ".join(plan.graphs),
             "engines": ", ".join(plan.targets) or "none (--target)",
+            **({} if plan.room is None else {"room": plan.room}),
             "self-test": "yes" if plan.self_test else "no",
             "compared": f"no: {plan.unverified}" if plan.unverified else "with the checkpoint",
         },

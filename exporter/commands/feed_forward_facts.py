@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from quatrain.exporter.commands.table import format_bytes
+from quatrain.exporter.table import format_bytes
 
 if TYPE_CHECKING:
     from quatrain.exporter.feed_forward_bill import FeedForwardBill

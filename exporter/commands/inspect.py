@@ -15,12 +15,13 @@ from quatrain.exporter.commands.drafter_facts import describe_drafter
 from quatrain.exporter.commands.engine_table import make_engine_table
 from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights, format_kib
-from quatrain.exporter.commands.table import Table, format_bytes, format_facts
 from quatrain.exporter.commands.verification_facts import describe_verification
+from quatrain.exporter.table import Table, format_bytes, format_facts
 
 if TYPE_CHECKING:
     from quatrain.exporter.inspection import Inspection
     from quatrain.runtime.manifest import Manifest
+    from quatrain.runtime.manifest_records import Quantization
 
 __all__ = ["configure_parser", "run"]
 
@@ -110,6 +111,7 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
         "model": _describe_backbone(manifest.spec),
         "weights": f"stored in {manifest.stored_dtype}, engines compute in"
         f" {manifest.deployment_dtype}, CPUs in float32",
+        **_describe_quantization(manifest.quantization),
         **describe_feed_forward(manifest.spec.get("feed_forward")),
         **describe_drafter(manifest.spec.get("drafter"), limits.max_draft),
         "embeddings": _describe_embeddings(manifest),
@@ -127,6 +129,14 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
     if manifest.exits:
         facts["exits"] = f"after layers {_join(manifest.exits.layers)}"
     return format_facts(f"{path}: {manifest.family} bundle", facts)
+
+
+def _describe_quantization(quantization: "Quantization | None") -> dict[str, str]:
+    if quantization is None:
+        return {}
+    kind, size = quantization.kind, quantization.group_size
+    heads = ", heads as int8" if kind == "int4" else ""
+    return {"quantized": f"projections as {kind}, a scale for {size} weights{heads}"}
 
 
 def _describe_embeddings(manifest: "Manifest") -> str:

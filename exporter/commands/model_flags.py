@@ -35,7 +35,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--quantize",
-        choices=("int8", "int4"),
+        metavar="int8|int4",  # what else there is, `Scheme` refuses with the reason
         help="round the projections to codes of 8 or 4 bits, with 4 the heads to 8 (default: leave"
         " weights as they are)",
     )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.model_flags import add_limit_flags, add_model_flags, read_layers
-from quatrain.exporter.commands.table import Table, format_bytes, format_facts
 from quatrain.exporter.commands.target_flag import add_target_flag
+from quatrain.exporter.table import Table, format_bytes, format_facts
 
 if TYPE_CHECKING:
     from quatrain.exporter.capacity import CapacityPlan, TargetFit
@@ -28,6 +28,16 @@ _EXPORTED = {
     "quantize": None,
     "group_size": 32,
 }
+
+# What makes weights smaller, the least loss first.
+_REMEDIES = (
+    {"embeddings": "host"},
+    {"quantize": "int8"},
+    {"quantize": "int4"},
+    {"quantize": "int4", "embeddings": "host"},
+)
+# Shorter sequences than this are no advice.
+_FEWEST_TOKENS = 128
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -73,9 +83,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.set_document(plan)
     console.show(_describe_needs(plan))
     console.show_table(_make_table(plan))
-    impossible = [name for name in args.targets if not plan.is_possible(name)]
+    impossible = [name for name in dict.fromkeys(args.targets) if not plan.is_possible(name)]
     for name in impossible:
-        console.say(_advise(plan, name))
+        console.say(_advise(args, plan, name))
     return 1 if impossible else 0
 
 
@@ -101,8 +111,9 @@ def _open_model(args: argparse.Namespace) -> Any:
 
 def _describe_needs(plan: "CapacityPlan") -> str:
     needs, limits = plan.needs, plan.needs.limits
+    codes = "" if needs.quantized is None else f", projections as {needs.quantized}"
     facts = {
-        "weights": format_bytes(needs.weight_bytes),
+        "weights": format_bytes(needs.weight_bytes) + codes,
         "on the host": f"{format_bytes(needs.host_bytes)} of embedding tables",
         "cache": f"{format_bytes(needs.cache_bytes_per_token)} a token,"
         f" {format_bytes(needs.cache_bytes_per_token * needs.capacity * limits.max_batch)} for"
@@ -124,8 +135,9 @@ def _make_table(plan: "CapacityPlan") -> Table:
         rows=[_make_row(fit, has_sparse) for fit in plan.fits],
         numeric=frozenset(columns[2:3] + columns[4:]),
         notes=[
-            "longest, batch: tokens and sequences there is room for; ms/token: what reading weights"
-            " and cache takes at full bandwidth, which nothing that decodes one sequence beats",
+            "longest, batch: tokens and sequences an export has room for; ms/token: what reading"
+            " weights and cache takes at full bandwidth, which nothing that decodes one sequence"
+            " beats",
             "sizes are arithmetic; activations and 0.7 GB for CUDA and TensorRT are estimates, for"
             " want of a GPU to measure on",
         ],
@@ -149,23 +161,51 @@ def _make_row(fit: "TargetFit", has_sparse: bool) -> list[str]:
     return row
 
 
-def _advise(plan: "CapacityPlan", target: str) -> str:
+def _advise(args: argparse.Namespace, plan: "CapacityPlan", target: str) -> str:
+    """What would fit, tried out."""
+    limits, ways = plan.needs.limits, _list_ways(plan, target)
+    if ways:
+        return (
+            f"{target} has no room for {limits.max_batch} sequences of {limits.max_seq_len}: export"
+            f" with {' or '.join(ways)}"
+        )
+    lacks = f"{target} has no room for the weights ({format_bytes(plan.needs.weight_bytes)})"
+    remedy = _find_remedy(args, target)
+    if remedy is None:
+        return f"{lacks}: take a larger GPU"
+    return f"{lacks}: export with {remedy}"
+
+
+def _list_ways(plan: "CapacityPlan", target: str) -> list[str]:
+    """Limits that there is room for; none if the weights alone are too large."""
     best = max((f for f in plan.fits if f.target == target), key=lambda f: f.memory_gib)
-    limits = plan.needs.limits
-    if best.max_seq_len_alone == 0 and plan.needs.activation_bytes > plan.needs.weight_bytes:
-        return (
-            f"{target} has no room for the activations of {limits.max_batch} x"
-            f" {limits.prefill_chunk} tokens: export with a smaller --max-batch or --prefill-chunk"
-        )
-    if best.max_seq_len_alone == 0:
-        return (
-            f"{target} has no room for the weights ({format_bytes(plan.needs.weight_bytes)});"
-            " --embeddings host takes the tables out of them, where the model has many"
-        )
-    if best.max_seq_len_in_batch == 0:
-        return f"{target} has no room for a batch of {limits.max_batch}: export with --max-batch 1"
-    return (
-        f"{target} has no room for {limits.max_batch} sequences of {limits.max_seq_len}: export"
-        f" with --max-seq-len {best.max_seq_len_in_batch // 8 * 8} or --max-batch"
-        f" {max(1, best.max_batch)}"
-    )
+    limits, ways = plan.needs.limits, []
+    if best.max_seq_len_in_batch >= min(_FEWEST_TOKENS, limits.max_seq_len):
+        ways.append(f"--max-seq-len {min(best.max_seq_len_in_batch, limits.max_seq_len)}")
+    if best.max_batch:
+        ways.append(f"--max-batch {min(best.max_batch, limits.max_batch)}")
+    if not ways and best.max_seq_len_alone:
+        ways.append(f"--max-batch 1 --max-seq-len {best.max_seq_len_alone}")
+    return ways
+
+
+def _find_remedy(args: argparse.Namespace, target: str) -> str | None:
+    """Flags with which the weights have room, the first that asks for no other limits if any."""
+    from quatrain.exporter.capacity import plan_capacity
+    from quatrain.exporter.capacity.capacity import is_bundle
+
+    if is_bundle(args.path):
+        return None
+    found = None
+    for change in _REMEDIES:
+        if any(getattr(args, name) != _EXPORTED[name] for name in change):
+            continue
+        changed = argparse.Namespace(**vars(args) | change)
+        plan = plan_capacity(_open_model(changed), [target])
+        flags = " ".join(f"--{name} {value}" for name, value in change.items())
+        if plan.is_possible(target):
+            return flags
+        ways = _list_ways(plan, target)
+        if ways and found is None:
+            found = f"{flags} {ways[0]}"
+    return found

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from quatrain.exporter.commands.table import Table, format_bytes
 from quatrain.exporter.progress import Stage
+from quatrain.exporter.table import Table, format_bytes
 
 __all__ = ["make_stage_table"]
 
