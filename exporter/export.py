@@ -12,10 +12,9 @@ from quatrain.exporter.bundle import (
     write_file,
 )
 from quatrain.exporter.capacity.clipping import clip_to_targets
-from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from quatrain.exporter.dense_fallback import choose_dense_fallback
+from quatrain.exporter.checkpoint.checkpoint import Checkpoint
+from quatrain.exporter.chosen_checkpoint import open_chosen
 from quatrain.exporter.description import describe_bundle
-from quatrain.exporter.drafter_choice import choose_drafter
 from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.engine.plugin_choice import parse_plugins
 from quatrain.exporter.graph_files import write_graphs
@@ -86,7 +85,7 @@ def plan_export(
         quantize=quantize,
         group_size=group_size,
     )
-    opened = _open_chosen(checkpoint, request, Progress())
+    opened = open_chosen(checkpoint, request)
     clipped = clip_to_targets(opened, request, settle_options(opened, request))
     return make_plan(opened, clipped.options, clipped.note)
 
@@ -170,7 +169,7 @@ def export_checkpoint(
         group_size=group_size,
     )
     with progress.stage("read checkpoint"):
-        opened = _open_chosen(checkpoint, request, progress)
+        opened = open_chosen(checkpoint, request, progress)
         clipped = clip_to_targets(opened, request, settle_options(opened, request))
         options = clipped.options
     warnings = _collect_warnings(opened, clipped.note, progress)
@@ -218,15 +217,6 @@ def _try_out(
         verify_export(bundle, checkpoint, output, progress)
     else:
         skip_verification(bundle, options.unverified)
-
-
-def _open_chosen(path: Path, request: ExportRequest, progress: Progress) -> Checkpoint:
-    """The checkpoint, with those of its axes that the export is to have."""
-    found = choose_dense_fallback(open_checkpoint(path), request.dense_fallback)
-    opened = choose_drafter(found, request.drafter)
-    if opened.spec.drafter != found.spec.drafter:
-        progress.say("  its drafter is left out; --drafter keeps it")
-    return opened
 
 
 def _collect_warnings(checkpoint: Checkpoint, note: str | None, progress: Progress) -> list[str]:

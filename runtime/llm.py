@@ -21,7 +21,7 @@ from quatrain.runtime.sampling import SamplingParams
 from quatrain.runtime.self_test import check_self_test
 from quatrain.runtime.serving import ServedModel, stream_row
 from quatrain.runtime.session import open_model
-from quatrain.runtime.tokenizer import Tokenizer
+from quatrain.runtime.tokenizer import Tokenizer, open_tokenizer
 
 __all__ = ["LLM"]
 
@@ -76,7 +76,7 @@ class LLM:
         _check_threads(threads)
         bound = _settle_max_deferred(max_deferred, manifest)
         drafting = settle_draft(draft, manifest)
-        tokenizer = _open_tokenizer(folder, manifest)
+        tokenizer = open_tokenizer(folder, manifest)
         model = open_model(folder, backend=backend, threads=threads, exact=exact)
         self._served = ServedModel(model, tokenizer, bound, drafting)
         self._stats = self._served.make_stats([], self._served.make_meter())
@@ -191,13 +191,6 @@ class LLM:
         except BaseException:
             self.close()
             raise
-
-
-def _open_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer | None:
-    info = manifest.tokenizer
-    if info is None:
-        return None
-    return Tokenizer(folder / info.path, info.bos_token_id, info.add_bos_token)
 
 
 def _check_threads(threads: int | None) -> None:

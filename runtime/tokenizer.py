@@ -10,8 +10,9 @@ import msgspec
 import tokenizers
 
 from quatrain.runtime.errors import BundleError, RequestError
+from quatrain.runtime.manifest import Manifest
 
-__all__ = ["Detokenizer", "Tokenizer"]
+__all__ = ["Detokenizer", "Tokenizer", "open_tokenizer"]
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -113,6 +114,14 @@ class Tokenizer:
             token = "" if self.is_silent(token_id) else self._tokenizer.id_to_token(token_id)
             known = self._bytes_of_token[token_id] = _parse_byte_level(token or "")
         return known
+
+
+def open_tokenizer(bundle: Path, manifest: Manifest) -> Tokenizer | None:
+    """The tokenizer of a bundle; None where its checkpoint had none."""
+    info = manifest.tokenizer
+    if info is None:
+        return None
+    return Tokenizer(bundle / info.path, info.bos_token_id, info.add_bos_token)
 
 
 class _ByteDetokenizer:

@@ -14,7 +14,7 @@ from quatrain.runtime.manifest import load_manifest
 from quatrain.runtime.sampling import SamplingParams
 from quatrain.runtime.serving import ServedModel
 from quatrain.runtime.session import open_model
-from quatrain.runtime.tokenizer import Tokenizer
+from quatrain.runtime.tokenizer import open_tokenizer
 
 __all__ = ["Opened", "Runner", "Timing"]
 
@@ -53,10 +53,7 @@ class Runner:
     def __init__(self, bundle: Path, setting: BenchSetting) -> None:
         start = time.perf_counter()
         manifest = load_manifest(bundle)
-        info = manifest.tokenizer
-        tokenizer = None
-        if info is not None:
-            tokenizer = Tokenizer(bundle / info.path, info.bos_token_id, info.add_bos_token)
+        tokenizer = open_tokenizer(bundle, manifest)
         model = open_model(bundle, backend=setting.backend, threads=setting.threads)
         draft = settle_draft(choose_draft(setting, manifest), manifest)
         self._served = ServedModel(model, tokenizer, manifest.limits.max_deferred, draft)

@@ -7,12 +7,11 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from quatrain.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES
+from quatrain.exporter.chosen_checkpoint import open_chosen
 from quatrain.exporter.decoder.graphs import BuiltGraph, build_graphs
-from quatrain.exporter.dense_fallback import choose_dense_fallback
 from quatrain.exporter.description import describe_bundle
-from quatrain.exporter.drafter_choice import choose_drafter
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER, attach_weights
 from quatrain.exporter.memory import EmbeddingsPlace
 from quatrain.exporter.options import ExportOptions, ExportRequest, settle_options
@@ -62,13 +61,13 @@ def open_planned(
         targets=(),
         self_test=False,
         embeddings=embeddings,
+        dense_fallback=None if dense_fallback is None else tuple(dense_fallback),
         drafter=drafter,
         max_draft=max_draft,
         quantize=quantize,
         group_size=group_size,
     )
-    opened = choose_dense_fallback(open_checkpoint(checkpoint), dense_fallback)
-    opened = choose_drafter(opened, drafter)
+    opened = open_chosen(checkpoint, request)
     return make_planned(opened, settle_options(opened, request))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.spec import DType
 
-__all__ = ["BITS", "NUMPY_DTYPES", "SUPPORTED_DTYPES", "LazyTensor"]
+__all__ = ["BITS", "NUMPY_DTYPES", "STORED_DTYPES", "SUPPORTED_DTYPES", "LazyTensor"]
 
 # Bits of an element of each dtype, by its name in the safetensors format.
 # Source: github.com/huggingface/safetensors, README "Format" and the `Dtype` enum.
@@ -43,6 +43,7 @@ BITS = {
 
 # The dtypes a weight may have, and what the rest of quatrain calls them.
 SUPPORTED_DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+STORED_DTYPES: dict[str, str] = {dtype: stored for stored, dtype in SUPPORTED_DTYPES.items()}
 
 NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "F32": np.dtype("<f4"),

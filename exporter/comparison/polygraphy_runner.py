@@ -12,6 +12,7 @@ the reference's names; what stands behind the end of a sequence is zero.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,7 +40,7 @@ __all__ = ["BundleRunner", "ReferenceRunner", "TableCompareFunc"]
 Feed = dict[str, NDArray[np.int64]]
 
 
-class _SequenceRunner(BaseRunner):
+class _SequenceRunner(BaseRunner, ABC):
     """Runs whole sequences."""
 
     def get_input_metadata_impl(self) -> TensorMetadata:
@@ -60,8 +61,9 @@ class _SequenceRunner(BaseRunner):
             outputs[name] = np.ascontiguousarray(np.where(mask, array, 0), np.float32)
         return outputs
 
+    @abstractmethod
     def _run_tokens(self, tokens: NDArray[np.int64], lengths: list[int]) -> Trace:
-        raise NotImplementedError
+        """Everything that is compared, token by token."""
 
 
 class ReferenceRunner(_SequenceRunner):

@@ -9,7 +9,7 @@ from quatrain.exporter.passage import read_passage
 from quatrain.exporter.text_file import read_text
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.manifest import Manifest
-from quatrain.runtime.tokenizer import Tokenizer
+from quatrain.runtime.tokenizer import open_tokenizer
 
 __all__ = ["make_tokens"]
 
@@ -58,9 +58,8 @@ def _draw(manifest: Manifest, length: int) -> NDArray[np.int64]:
 def _tokenize(
     bundle: Path, manifest: Manifest, text: Path | None, length: int
 ) -> NDArray[np.int64]:
-    info = manifest.tokenizer
-    assert info is not None
-    tokenizer = Tokenizer(bundle / info.path, info.bos_token_id, info.add_bos_token)
+    tokenizer = open_tokenizer(bundle, manifest)
+    assert tokenizer is not None
     ids = tokenizer.encode(read_passage() if text is None else read_text(text))
     chunk = max(2, min(length, manifest.limits.prefill_chunk))
     if text is None and len(ids) < 2:  # a tokenizer that knows no English
@@ -71,7 +70,7 @@ def _tokenize(
             f"it is {len(ids)} tokens, and one chunk of a prompt is {chunk}",
             "give a longer text, or ask for fewer tokens",
         )
-    first = ids[:1] if ids[0] == info.bos_token_id else []
+    first = ids[:1] if ids[0] == tokenizer.bos_token_id else []
     body = ids[len(first) :]
     # Each sequence from another place in the text, which begins anew where it ends.
     step = max(1, len(body) // _MAX_SEQUENCES)

@@ -14,7 +14,7 @@ from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.manifest import Manifest, load_manifest
 from quatrain.runtime.requests import Prompt, RequestReader
-from quatrain.runtime.tokenizer import Tokenizer
+from quatrain.runtime.tokenizer import open_tokenizer
 
 __all__ = ["MIN_TOKENS", "Setting", "open_setting"]
 
@@ -92,18 +92,14 @@ def _encode(
             f"at least {MIN_TOKENS} are needed",
             "give a larger --tokens",
         )
-    info = manifest.tokenizer
-    if info is None and isinstance(text, str):
+    tokenizer = open_tokenizer(bundle, manifest)
+    if tokenizer is None and isinstance(text, str):
         raise RequestError(
             f"{asked} over a text",
             "this bundle has no tokenizer (its checkpoint had none)",
             "give token ids, one array of integers in a .npy file, or add tokenizer.json to the"
             " checkpoint and export it again",
         )
-    tokenizer = bos_token_id = None
-    if info is not None:
-        bos_token_id = info.bos_token_id
-        tokenizer = Tokenizer(bundle / info.path, bos_token_id, info.add_bos_token)
     ids = RequestReader(manifest, tokenizer).encode(text)
     if len(ids) <= MIN_TOKENS:
         raise RequestError(
@@ -111,4 +107,4 @@ def _encode(
             f"at least {MIN_TOKENS + 1} are needed, and thousands to say much",
             "give a longer text",
         )
-    return ids[: max_tokens + 1], bos_token_id
+    return ids[: max_tokens + 1], None if tokenizer is None else tokenizer.bos_token_id

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
-from quatrain.exporter.checkpoint.lazy_tensor import NUMPY_DTYPES, LazyTensor
+from quatrain.exporter.checkpoint.lazy_tensor import NUMPY_DTYPES, STORED_DTYPES, LazyTensor
 from quatrain.exporter.checkpoint.names import stream_table_name
 from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
 from quatrain.exporter.derivation.tensor_file import TensorSource, write_tensor_file
@@ -25,8 +25,6 @@ __all__ = [
     "pack_weights",
     "plan_packing",
 ]
-
-_STORED: dict[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +128,10 @@ def _list_sources(
 ) -> dict[str, TensorSource]:
     sources: dict[str, TensorSource] = {}
     types = _list_scale_types(dtype)
+    scale_dtype = NUMPY_DTYPES[STORED_DTYPES[dtype]]
     for name, tensor in checkpoint.tensors.items():
         if name in widths:
-            matrix = _Matrix(tensor, widths[name], scheme.group_size, NUMPY_DTYPES[_STORED[dtype]])
+            matrix = _Matrix(tensor, widths[name], scheme.group_size, scale_dtype)
             sources[f"{name}.codes"] = _Codes(matrix)
             for kind in types:
                 scales = _Scales(matrix, kind, is_last=kind == types[-1])
@@ -210,7 +209,7 @@ class _Scales:
 
     @property
     def dtype(self) -> str:
-        return _STORED[self.kind]
+        return STORED_DTYPES[self.kind]
 
     @property
     def shape(self) -> tuple[int, ...]:

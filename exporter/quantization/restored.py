@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
-from quatrain.exporter.checkpoint.lazy_tensor import NUMPY_DTYPES, LazyTensor
+from quatrain.exporter.checkpoint.lazy_tensor import NUMPY_DTYPES, STORED_DTYPES, LazyTensor
 from quatrain.exporter.checkpoint.names import EMBEDDINGS, LM_HEAD
 from quatrain.exporter.quantization.groups import dequantize, quantize
 from quatrain.exporter.quantization.scheme import Scheme, choose_widths
 from quatrain.exporter.spec import DType
 
 __all__ = ["restore_checkpoint"]
-
-_STORED: dict[DType, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def restore_checkpoint(checkpoint: Checkpoint, scheme: Scheme, dtype: DType) -> Checkpoint:
@@ -65,5 +63,5 @@ def _restore(tensor: LazyTensor, bits: int, scheme: Scheme, dtype: DType) -> Laz
         stored_name=tensor.stored_name,
         bits=bits,
         group_size=scheme.group_size,
-        scale_dtype=_STORED[dtype],
+        scale_dtype=STORED_DTYPES[dtype],
     )

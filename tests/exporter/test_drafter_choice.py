@@ -88,7 +88,7 @@ def test_a_token_that_begins_documents_is_in_the_manifest(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = replace(open_checkpoint(checkpoint), document_token_id=2)
-    monkeypatch.setattr("quatrain.exporter.export.open_checkpoint", lambda _: opened)
+    monkeypatch.setattr("quatrain.exporter.chosen_checkpoint.open_checkpoint", lambda _: opened)
     for is_asked in (False, True):
         report = export_checkpoint(
             checkpoint, tmp_path / str(is_asked), drafter=is_asked, self_test=False

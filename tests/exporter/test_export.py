@@ -17,6 +17,7 @@ from tests.exporter.checkpoint.folders import (
 )
 
 from quatrain.exporter import export as export_module
+from quatrain.exporter.checkpoint import open_checkpoint
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.export import export_checkpoint, plan_export
 from quatrain.exporter.spec import DecoderSpec, Streams
@@ -110,7 +111,7 @@ def test_weights_stay_in_the_bundle_and_are_never_copied_into_a_graph(bundle: Pa
                 assert len(tensor.raw_data) <= 4 * 264 * 8, tensor.name
     assert "model.layers.4.mlp.down_proj.weight" in names
     assert "router_heads.2.bias" in names
-    assert len(names) == len(export_module.open_checkpoint(GOLDEN).tensors)
+    assert len(names) == len(open_checkpoint(GOLDEN).tensors)
 
 
 def test_graphs_pass_the_checker_of_onnx(tmp_path: Path):
@@ -217,7 +218,7 @@ def test_embeddings_on_the_host_are_listed_in_the_order_of_streams(
     export_checkpoint(streams_checkpoint, bundle, embeddings="host", self_test=False)
     embeddings = load_manifest(bundle).embeddings
     assert embeddings is not None and len(embeddings.tables) == 3
-    tensors = export_module.open_checkpoint(streams_checkpoint).tensors
+    tensors = open_checkpoint(streams_checkpoint).tensors
     names = ["model.embed_tokens.weight"]
     names += [f"model.scale_seq_embed_tokens_list.{s}.weight" for s in range(2)]
     for table, name in zip(embeddings.tables, names, strict=True):
@@ -297,7 +298,7 @@ def test_rotary_tables_that_no_onnx_file_holds_are_refused(tmp_path: Path):
 def test_bad_weights_are_named_by_an_export_that_reads_them(
     checkpoint: Path, tmp_path: Path, value: float, settings: dict
 ):
-    tensor = export_module.open_checkpoint(checkpoint).tensors["early_norms.1.weight"]
+    tensor = open_checkpoint(checkpoint).tensors["early_norms.1.weight"]
     with (checkpoint / "model.safetensors").open("r+b") as file:
         file.seek(tensor.offset + 6)
         file.write(np.array([value], ml_dtypes.bfloat16).tobytes())
