@@ -14,7 +14,7 @@ from quatrain.runtime.session import open_model
 
 CHECKPOINT = Path(__file__).parents[2] / "samples" / "checkpoints" / "topics-nvium"
 PROMPT = "The following"
-NUM_DRAWS = 24_576
+NUM_DRAWS = 12_288
 BATCH = 512
 # A cell of the test expects at least this many draws; rarer tokens share one cell.
 MIN_EXPECTED = 8.0

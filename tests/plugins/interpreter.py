@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from tests.plugins.interpreter_repair import repair_bf16_dot
+from tests.plugins.interpreter_speed import remember_builtins
 
 from quatrain.plugins.definition import Definition, DType, TensorFacts
 from quatrain.plugins.launch import WORKSPACE, KernelVariant, Launch, Pointer, name_kernel_module
@@ -33,6 +34,7 @@ TRITON_DTYPES = {
     "i1": torch.bool,
 }
 repair_bf16_dot()
+remember_builtins()
 
 _GUARD_BYTES = 256
 # Beside inputs there is NaN, so that what is read out of bounds spoils the result; beside what is

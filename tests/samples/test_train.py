@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -36,15 +38,23 @@ from samples.train.drafts import (
     cut_prompts,
     report_drafts,
 )
-from samples.train.evaluate import report_exits, route_argmax, score_text
+from samples.train.evaluate import TextScore, report_exits, route_argmax, score_text
 from samples.train.fabric import load_fabric
 from samples.train.hilp import HilpLlama
 from samples.train.latent import LatentLlama
-from samples.train.llama import DenseLlama, LlamaSettings, Rope, apply_rope, build_rope
+from samples.train.llama import (
+    DenseLlama,
+    LanguageModel,
+    LlamaSettings,
+    Rope,
+    apply_rope,
+    build_rope,
+)
 from samples.train.load import check_tokenizer, find_checkpoint, load_weights
+from samples.train.loop import LoopSettings
 from samples.train.nextlat import NextLatLlama
 from samples.train.nvium import NviumLlama, NviumSettings, chain_exit_probs, mean_depth, pull_even
-from samples.train.recipes import BANKS, HILP, NEXTLAT, STREAMS
+from samples.train.recipes import BANKS, HILP, NEXTLAT, REFINE, STREAMS
 from samples.train.streams import HiddenDecodingLlama, StreamSettings, expand_tables
 from samples.train.tokenizer import encode_text
 
@@ -445,18 +455,31 @@ def test_committed_checkpoints_stay_small(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of each recipe; their scores, of which the committed ones have tests, are of a
+    tenth of the held-out text."""
     out = tmp_path_factory.mktemp("checkpoints")
-    run_shortly(["--steps", "5", "--out", str(out), "--threads", "1"])
+
+    def score_briefly(model: LanguageModel, ids: Tensor, num_bytes: int) -> TextScore:
+        return score_text(model, ids[:1060], num_bytes)
+
+    with mock.patch("samples.train.__main__.score_text", score_briefly):
+        run_shortly(["--steps", "5", "--out", str(out), "--threads", "1"])
     return out
 
 
 def run_shortly(arguments: list[str]) -> None:
-    """`main`, with drafts counted over the first few hundred held-out tokens only."""
+    """`main` with a window a step, models that write 16 tokens, and drafts counted over the first
+    few hundred held-out tokens only."""
 
     def report_briefly(model: LatentLlama, heldout: Tensor) -> DraftReport:
         return report_drafts(model, heldout[:600])
 
-    with mock.patch("samples.train.__main__.report_drafts", report_briefly):
+    with mock.patch.multiple(
+        "samples.train.__main__",
+        LoopSettings=partial(LoopSettings, tokens_per_step=256),
+        REFINE=replace(REFINE, count=16, rows=4),
+        report_drafts=report_briefly,
+    ):
         main(arguments)
 
 
