@@ -113,7 +113,9 @@ def _describe_exits(spec: DecoderSpec, graphs: list[Graph]) -> ExitLayout | None
 def _describe_scheme(scheme: Scheme | None) -> Quantization | None:
     if scheme is None:
         return None
-    return Quantization(kind=scheme.kind, group_size=scheme.group_size)
+    return Quantization(
+        kind=scheme.kind, group_size=scheme.group_size, head_bits=scheme.bits_of_heads
+    )
 
 
 def _find_versions() -> Versions:

@@ -67,6 +67,7 @@ def plan_export(
     verify: bool | None = None,
     quantize: WeightKind | None = None,
     group_size: int = 32,
+    head_bits: int | None = None,
 ) -> ExportPlan:
     """What `export_checkpoint` would do with these arguments, with nothing written."""
     request = ExportRequest(
@@ -84,6 +85,7 @@ def plan_export(
         verify=verify,
         quantize=quantize,
         group_size=group_size,
+        head_bits=head_bits,
     )
     opened = open_chosen(checkpoint, request)
     clipped = clip_to_targets(opened, request, settle_options(opened, request))
@@ -111,6 +113,7 @@ def export_checkpoint(
     verify: bool | None = None,
     quantize: WeightKind | None = None,
     group_size: int = 32,
+    head_bits: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
@@ -141,9 +144,11 @@ def export_checkpoint(
         max_draft: Most tokens to draft at once (with `drafter`).
         verify: Hold the graphs to the checkpoint on a short text, on the CPU; if they differ, there
             is a report beside `output` and no bundle. Default: if the weights are at most 1 GiB.
-        quantize: Round the projections to codes of 8 or 4 bits, with 4 the heads to 8. The bundle
-            then has a weight file of its own. Default: weights stay as they are.
+        quantize: Round the projections to codes of 8 or 4 bits. The bundle then has a weight file
+            of its own. Default: weights stay as they are.
         group_size: Weights that share a scale, 32 or 128 (with `quantize`).
+        head_bits: Bits of a weight that makes logits: 4, 8, or 16 to leave it as it is (with
+            `quantize`). Default: 8 beside int4, 16 beside int8.
         overwrite: Replace an older bundle at `output`.
 
     Raises:
@@ -167,6 +172,7 @@ def export_checkpoint(
         verify=verify,
         quantize=quantize,
         group_size=group_size,
+        head_bits=head_bits,
     )
     with progress.stage("read checkpoint"):
         opened = open_chosen(checkpoint, request, progress)

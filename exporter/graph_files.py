@@ -64,6 +64,7 @@ def _write_variants(
         options.capacity,
         embeddings=options.embeddings,
         device=device,
+        joined=frozenset() if packed is None else packed.joined,
     ):
         if packed is not None:
             read_packed_weights(built.model, packed.matrices, dtype, WEIGHTS_FOLDER)

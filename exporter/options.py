@@ -51,6 +51,7 @@ class ExportRequest:
     verify: bool | None = None
     quantize: WeightKind | None = None
     group_size: int = _DEFAULT_GROUP_SIZE
+    head_bits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,17 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
 
 def _settle_scheme(request: ExportRequest) -> Scheme | None:
     if request.quantize is not None:
-        return Scheme(request.quantize, request.group_size)
-    if request.group_size != _DEFAULT_GROUP_SIZE:
-        raise ExportError(
-            f"groups of {request.group_size} weights (--group-size)",
-            "weights are not quantized, so nothing is grouped",
-            "choose --quantize int8 or int4 as well, or leave --group-size out",
-        )
+        return Scheme(request.quantize, request.group_size, request.head_bits)
+    for flag, value, default in (
+        ("--group-size", request.group_size, _DEFAULT_GROUP_SIZE),
+        ("--head-bits", request.head_bits, None),
+    ):
+        if value != default:
+            raise ExportError(
+                f"{flag} {value}",
+                "weights are not quantized, so there are no codes that it could be about",
+                f"choose --quantize int8 or int4 as well, or leave {flag} out",
+            )
     return None
 
 

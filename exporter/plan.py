@@ -13,13 +13,7 @@ from quatrain.exporter.memory import (
     bill_weights,
 )
 from quatrain.exporter.options import ExportOptions
-from quatrain.exporter.quantization import (
-    Scheme,
-    WeightKind,
-    choose_widths,
-    count_packed_bytes,
-)
-from quatrain.exporter.spec import DType
+from quatrain.exporter.quantization import WeightKind, count_packed_bytes
 from quatrain.exporter.spec_json import describe_spec
 from quatrain.runtime.manifest import ITEM_BYTES
 
@@ -39,9 +33,10 @@ class ExportPlan:
     sequences, as it is set aside. `feed_forward` is that of the manifest's `spec` and
     `feed_forward_bill` what its banks save, both None for a decoder without them. `drafter` is
     that of the manifest's `spec`, None where none is exported. `unverified` says why the graphs
-    will not be held to the checkpoint, None where they will. `quantize` and `group_size` say how
-    weights become codes and `packed_bytes` what the bundle's own weight file then holds; all three
-    are None where they stay as they are. `room` says what the targets have no room for.
+    will not be held to the checkpoint, None where they will. `quantize`, `group_size` and
+    `head_bits` say how weights become codes and `packed_bytes` what the bundle's own weight file
+    then holds; all are None where they stay as they are. `room` says what the targets have no room
+    for.
     """
 
     family: str
@@ -63,6 +58,7 @@ class ExportPlan:
     unverified: str | None
     quantize: WeightKind | None
     group_size: int | None
+    head_bits: int | None
     packed_bytes: int | None
     embeddings: EmbeddingsPlace
     weights: list[WeightBill]
@@ -100,7 +96,8 @@ def make_plan(
         unverified=options.unverified,
         quantize=None if scheme is None else scheme.kind,
         group_size=None if scheme is None else scheme.group_size,
-        packed_bytes=None if scheme is None else _count_packed(checkpoint, scheme, options.dtype),
+        head_bits=None if scheme is None else scheme.bits_of_heads,
+        packed_bytes=_count_packed(checkpoint, options),
         embeddings=options.embeddings,
         weights=bills,
         cache=cache,
@@ -110,6 +107,7 @@ def make_plan(
     )
 
 
-def _count_packed(checkpoint: Checkpoint, scheme: Scheme, dtype: DType) -> int:
-    widths = choose_widths(checkpoint.spec, checkpoint.tensors, scheme)
-    return count_packed_bytes(checkpoint, widths, scheme, dtype)
+def _count_packed(checkpoint: Checkpoint, options: ExportOptions) -> int | None:
+    if options.scheme is None:
+        return None
+    return count_packed_bytes(checkpoint, options.scheme, options.dtype)

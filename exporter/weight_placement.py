@@ -10,7 +10,7 @@ from quatrain.exporter.errors import ExportError
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER
 from quatrain.exporter.options import ExportOptions
 from quatrain.exporter.progress import Progress
-from quatrain.exporter.quantization import PackedWeights, Scheme, choose_widths, pack_weights
+from quatrain.exporter.quantization import PackedWeights, Scheme, pack_weights
 from quatrain.runtime.manifest import FileRecord
 
 __all__ = ["Placed", "place_checkpoint", "refuse_bad_weights"]
@@ -98,8 +98,7 @@ def _pack(
         )
     path = bundle / WEIGHTS_FOLDER / f"model-{scheme.kind}.safetensors"
     path.parent.mkdir()
-    widths = choose_widths(checkpoint.spec, checkpoint.tensors, scheme)
-    with progress.stage(f"quantize {len(widths)} matrices") as stage:
-        packed = pack_weights(checkpoint, widths, scheme, path, options.dtype)
+    with progress.stage("quantize weights") as stage:
+        packed = pack_weights(checkpoint, scheme, path, options.dtype)
         stage.bytes = path.stat().st_size
     return packed

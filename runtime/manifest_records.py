@@ -165,10 +165,11 @@ class DraftLayout(_Record, frozen=True, kw_only=True):
 
 class Quantization(_Record, frozen=True, kw_only=True):
     """Projections are signed symmetric codes; `group_size` of them that meet in one product share a
-    scale."""
+    scale. Weights that make logits have `head_bits`, with 16 they are as they were."""
 
     kind: Literal["int8", "int4"]
     group_size: int
+    head_bits: int
 
 
 class TokenizerInfo(_Record, frozen=True, kw_only=True):

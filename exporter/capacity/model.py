@@ -15,12 +15,7 @@ from quatrain.exporter.description import describe_bundle
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER, attach_weights
 from quatrain.exporter.memory import EmbeddingsPlace
 from quatrain.exporter.options import ExportOptions, ExportRequest, settle_options
-from quatrain.exporter.quantization import (
-    WeightKind,
-    choose_widths,
-    plan_packing,
-    read_packed_weights,
-)
+from quatrain.exporter.quantization import WeightKind, plan_packing, read_packed_weights
 from quatrain.exporter.spec import DType
 from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.manifest import Graph, GraphVariant, Manifest, load_manifest
@@ -50,6 +45,7 @@ def open_planned(
     max_draft: int = 8,
     quantize: WeightKind | None = None,
     group_size: int = 32,
+    head_bits: int | None = None,
 ) -> PlannedModel:
     """Of a checkpoint, as `export_checkpoint` would make it of these arguments."""
     request = ExportRequest(
@@ -66,6 +62,7 @@ def open_planned(
         max_draft=max_draft,
         quantize=quantize,
         group_size=group_size,
+        head_bits=head_bits,
     )
     opened = open_chosen(checkpoint, request)
     return make_planned(opened, settle_options(opened, request))
@@ -85,13 +82,17 @@ def load_planned(bundle: Path) -> PlannedModel:
 def make_planned(checkpoint: Checkpoint, options: ExportOptions) -> PlannedModel:
     """Of a checkpoint: its graphs are built, and nothing is written."""
     stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
-    built = build_graphs(
-        checkpoint.spec, stored, options.dtype, options.capacity, embeddings=options.embeddings
-    )
     packed = None
     if options.scheme is not None:
-        widths = choose_widths(checkpoint.spec, checkpoint.tensors, options.scheme)
-        packed = plan_packing(checkpoint, widths, options.scheme, options.dtype)
+        packed = plan_packing(checkpoint, options.scheme, options.dtype)
+    built = build_graphs(
+        checkpoint.spec,
+        stored,
+        options.dtype,
+        options.capacity,
+        embeddings=options.embeddings,
+        joined=frozenset() if packed is None else packed.joined,
+    )
     for graph in built:
         if packed is not None:
             read_packed_weights(graph.model, packed.matrices, options.dtype, WEIGHTS_FOLDER)

@@ -7,6 +7,7 @@ from quatrain.exporter.spec import Backbone, BankTopK, DecoderSpec, Drafter, Exi
 __all__ = [
     "EMBEDDINGS",
     "LM_HEAD",
+    "attention_name",
     "dynamics_model_name",
     "early_head_name",
     "expected_tensors",
@@ -62,6 +63,11 @@ def stream_table_name(stream: int) -> str:
     if stream == 0:
         return EMBEDDINGS
     return f"model.scale_seq_embed_tokens_list.{stream - 1}.weight"
+
+
+def attention_name(layer: int, part: str) -> str:
+    """The name of a weight of attention: `part` is q_proj, say."""
+    return f"model.layers.{layer}.self_attn.{part}.weight"
 
 
 def feed_forward_name(layer: int, part: str) -> str:

@@ -11,6 +11,7 @@ from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights
 from quatrain.exporter.commands.model_flags import add_limit_flags, add_model_flags, read_layers
 from quatrain.exporter.commands.plugins_flag import add_plugins_flag
+from quatrain.exporter.commands.quantization_facts import describe_codes
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.target_flag import add_target_flag
 from quatrain.exporter.table import format_bytes, format_facts
@@ -36,6 +37,7 @@ _PLANNED = (
     "verify",
     "quantize",
     "group_size",
+    "head_bits",
 )
 
 
@@ -134,7 +136,7 @@ def _describe_packing(plan: "ExportPlan") -> dict[str, str]:
     if plan.quantize is None:
         return {}
     return {
-        "quantized": f"{plan.quantize}, a scale for {plan.group_size} weights:"
+        "quantized": f"{describe_codes(plan.quantize, plan.group_size, plan.head_bits)}:"
         f" {format_bytes(plan.packed_bytes)} stored (what follows is without)"
     }
 

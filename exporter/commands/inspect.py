@@ -15,6 +15,7 @@ from quatrain.exporter.commands.drafter_facts import describe_drafter
 from quatrain.exporter.commands.engine_table import make_engine_table
 from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights, format_kib
+from quatrain.exporter.commands.quantization_facts import describe_codes
 from quatrain.exporter.commands.verification_facts import describe_verification
 from quatrain.exporter.table import Table, format_bytes, format_facts
 
@@ -134,9 +135,8 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
 def _describe_quantization(quantization: "Quantization | None") -> dict[str, str]:
     if quantization is None:
         return {}
-    kind, size = quantization.kind, quantization.group_size
-    heads = ", heads as int8" if kind == "int4" else ""
-    return {"quantized": f"projections as {kind}, a scale for {size} weights{heads}"}
+    codes = describe_codes(quantization.kind, quantization.group_size, quantization.head_bits)
+    return {"quantized": codes}
 
 
 def _describe_embeddings(manifest: "Manifest") -> str:

@@ -33,19 +33,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         help="keep the low-level dynamics of a HiLP or NextLat model, to draft with (default: drop"
         " them, which leaves a plain decoder)",
     )
-    parser.add_argument(
-        "--quantize",
-        metavar="int8|int4",  # what else there is, `Scheme` refuses with the reason
-        help="round the projections to codes of 8 or 4 bits, with 4 the heads to 8 (default: leave"
-        " weights as they are)",
-    )
-    parser.add_argument(
-        "--group-size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="weights that share a scale, with --quantize: 32 (the default) or 128",
-    )
+    _add_quantization_flags(parser)
 
 
 def add_limit_flags(group: argparse._ArgumentGroup) -> None:
@@ -70,3 +58,25 @@ def read_layers(checkpoint: Path, text: str | None) -> list[int] | None:
     depth = open_checkpoint(checkpoint).spec.backbone.num_hidden_layers
     chosen = parse_layers(text, depth, flag="--dense-fallback")
     return [layer for layer, is_chosen in enumerate(chosen) if is_chosen]
+
+
+def _add_quantization_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--quantize",
+        metavar="int8|int4",  # what else there is, `Scheme` refuses with the reason
+        help="round the projections to codes of 8 or 4 bits (default: leave weights as they are)",
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="weights that share a scale, with --quantize: 32 (the default) or 128",
+    )
+    parser.add_argument(
+        "--head-bits",
+        type=int,
+        metavar="N",
+        help="bits of the weights that make the logits, with --quantize: 4, 8, or 16 to leave them"
+        " as they are (default: 8 with int4, 16 with int8)",
+    )

@@ -27,6 +27,7 @@ _EXPORTED = {
     "max_draft": 8,
     "quantize": None,
     "group_size": 32,
+    "head_bits": None,
 }
 
 # What makes weights smaller, the least loss first.

@@ -52,7 +52,7 @@ def open_pair(bundle: Path, manifest: Manifest, checkpoint: Path) -> Checkpoint:
 
 
 def _read_scheme(record: Quantization) -> Scheme:
-    return Scheme(record.kind, record.group_size)
+    return Scheme(record.kind, record.group_size, record.head_bits)
 
 
 def _read_dtype(manifest: Manifest) -> DType:

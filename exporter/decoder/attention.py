@@ -4,8 +4,16 @@ import onnx_ir as ir
 from onnxscript import OpBuilder
 from onnxscript.nn import Module
 
+from quatrain.exporter.checkpoint.names import attention_name
+from quatrain.exporter.decoder.joined_projections import Joined
 from quatrain.exporter.decoder.live_rows import LayerRows, Rows
-from quatrain.exporter.decoder.projection import Linear, RMSNorm, project
+from quatrain.exporter.decoder.projection import (
+    Linear,
+    RMSNorm,
+    project,
+    project_joined,
+    split,
+)
 from quatrain.exporter.decoder.row_views import RowViews, Unit
 from quatrain.exporter.spec import DecoderSpec
 from quatrain.plugins.stream_attention.body import (
@@ -24,7 +32,14 @@ class SelfAttention(Module):
     count them among the heads.
     """
 
-    def __init__(self, spec: DecoderSpec, layer: int, rows: LayerRows, dtype: ir.DataType) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        layer: int,
+        rows: LayerRows,
+        dtype: ir.DataType,
+        joined: Joined = frozenset(),
+    ) -> None:
         super().__init__()
         backbone = spec.backbone
         self.backbone = backbone
@@ -35,8 +50,10 @@ class SelfAttention(Module):
         self.unit: Unit = "tokens" if spec.num_streams == 1 or self.is_factorized else "rows"
         self.window = backbone.window(layer)
         hidden, head_dim = backbone.hidden_size, backbone.head_dim
-        q_size = backbone.num_attention_heads * head_dim
-        kv_size = backbone.num_key_value_heads * head_dim
+        q_size = self.q_size = backbone.num_attention_heads * head_dim
+        kv_size = self.kv_size = backbone.num_key_value_heads * head_dim
+        names = tuple(attention_name(layer, part) for part in ("q_proj", "k_proj", "v_proj"))
+        self.joins_all, self.joins_key_value = names in joined, names[1:] in joined
         self.q_proj = Linear(hidden, q_size, backbone.attention_bias)
         self.k_proj = Linear(hidden, kv_size, backbone.attention_bias)
         self.v_proj = Linear(hidden, kv_size, backbone.attention_bias)
@@ -56,39 +73,64 @@ class SelfAttention(Module):
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Normed rows that attend [B, leaving, H] and that are attended to [B, keys, H], and the
         caches [B, heads, positions, D], to the attended rows [B, leaving, H] and the caches."""
-        query = self._project_query(op, query_rows, views)
-        key, value = self._project_key_value(op, key_rows, views)
+        query, key, value = self._make_heads(op, query_rows, key_rows, views)
         # TensorRT maps TensorScatter to its in-place cache update only in this form: a graph input
         # to a graph output, four axes, static capacity, linear mode.
         indices = views.write_indices(self.unit)
         keys = op.TensorScatter(key_cache, key, indices, axis=-2, mode="linear")
         values = op.TensorScatter(value_cache, value, indices, axis=-2, mode="linear")
         attended = self._attend(op, query, keys, values, views)
-        q_size = self.backbone.num_attention_heads * self.backbone.head_dim
-        rows = op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), [0, -1, q_size])
+        rows = op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), [0, -1, self.q_size])
         return project(op, rows, self.o_proj, dtype=self.dtype), keys, values
 
-    def _project_query(self, op: OpBuilder, x: ir.Value, views: RowViews) -> ir.Value:
-        """[B, leaving, H] to rotated heads [B, heads, positions, D]."""
-        rows, num_heads = self.rows.leaving, self.backbone.num_attention_heads
-        query = self._split_heads(
-            op, project(op, x, self.q_proj, dtype=self.dtype), rows, num_heads
-        )
+    def _make_heads(
+        self, op: OpBuilder, query_rows: ir.Value, key_rows: ir.Value, views: RowViews
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Normed rows [B, leaving, H] and [B, keys, H] to queries and keys, rotated, and values,
+        each [B, heads, positions, D]."""
+        # Streams among the heads, or norms between, leave nothing in common but the product.
+        if self.joins_all and not self.is_factorized and not self.backbone.qk_norm:
+            return self._make_joined_heads(op, key_rows, views)
+        query, key, value = self._project(op, query_rows, key_rows)
+        num_heads, num_kv_heads = self._count_heads()
+        query = self._split_heads(op, query, self.rows.leaving, num_heads)
+        key = self._split_heads(op, key, self.rows.keys, num_kv_heads)
+        value = self._split_heads(op, value, self.rows.keys, num_kv_heads)
         if self.backbone.qk_norm:
-            query = self.q_norm(op, query)
-        return self._rotate(op, query, views, rows)
+            query, key = self.q_norm(op, query), self.k_norm(op, key)
+        query = self._rotate(op, query, views, self.rows.leaving)
+        return query, self._rotate(op, key, views, self.rows.keys), value
 
-    def _project_key_value(
+    def _make_joined_heads(
         self, op: OpBuilder, x: ir.Value, views: RowViews
-    ) -> tuple[ir.Value, ir.Value]:
-        rows, num_heads = self.rows.keys, self.backbone.num_key_value_heads
-        key = self._split_heads(op, project(op, x, self.k_proj, dtype=self.dtype), rows, num_heads)
-        value = self._split_heads(
-            op, project(op, x, self.v_proj, dtype=self.dtype), rows, num_heads
-        )
-        if self.backbone.qk_norm:
-            key = self.k_norm(op, key)
-        return self._rotate(op, key, views, rows), value
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The same as heads of one tensor, so that one Transpose and one rotation do."""
+        num_heads, num_kv_heads = self._count_heads()
+        rows = project_joined(op, x, [self.q_proj, self.k_proj, self.v_proj], dtype=self.dtype)
+        heads = self._split_heads(op, rows, self.rows.keys, num_heads + 2 * num_kv_heads)
+        turned, value = split(op, heads, [num_heads + num_kv_heads, num_kv_heads], axis=1)
+        turned = self._rotate(op, turned, views, self.rows.keys)
+        query, key = split(op, turned, [num_heads, num_kv_heads], axis=1)
+        return query, key, value
+
+    def _project(
+        self, op: OpBuilder, query_rows: ir.Value, key_rows: ir.Value
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        linears, sizes = [self.q_proj, self.k_proj, self.v_proj], [self.q_size, *[self.kv_size] * 2]
+        if self.joins_all:
+            rows = project_joined(op, key_rows, linears, dtype=self.dtype)
+            query, key, value = split(op, rows, sizes, axis=-1)
+            return query, key, value
+        query = project(op, query_rows, self.q_proj, dtype=self.dtype)
+        if self.joins_key_value:
+            rows = project_joined(op, key_rows, linears[1:], dtype=self.dtype)
+            key, value = split(op, rows, sizes[1:], axis=-1)
+            return query, key, value
+        key, value = (project(op, key_rows, linear, dtype=self.dtype) for linear in linears[1:])
+        return query, key, value
+
+    def _count_heads(self) -> tuple[int, int]:
+        return self.backbone.num_attention_heads, self.backbone.num_key_value_heads
 
     def _split_heads(self, op: OpBuilder, x: ir.Value, rows: Rows, num_heads: int) -> ir.Value:
         """[B, rows, heads * D] to [B, heads, positions, D], streams among the heads if need be."""

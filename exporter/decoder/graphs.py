@@ -18,6 +18,7 @@ from quatrain.exporter.decoder.cache_plan import fit_caches
 from quatrain.exporter.decoder.device import Device
 from quatrain.exporter.decoder.graph_names import DRAFTER, list_layered_graphs
 from quatrain.exporter.decoder.head_weights import head_names, head_weights
+from quatrain.exporter.decoder.joined_projections import Joined
 from quatrain.exporter.decoder.layers import LayerStack
 from quatrain.exporter.decoder.live_rows import LayerRows, plan_live_rows
 from quatrain.exporter.decoder.projection import cast
@@ -65,6 +66,7 @@ def build_graphs(
     embeddings: Embeddings = "graph",
     device: Device = "engine",
     skip_dead_rows: bool = True,
+    joined: Joined = frozenset(),
 ) -> list[BuiltGraph]:
     """All graphs of `spec` at one compute type.
 
@@ -78,8 +80,11 @@ def build_graphs(
             as long as the mask of each call, which the host lets grow.
         skip_dead_rows: False builds the plain reference, which computes every row in every layer
             and keeps all of them in its caches.
+        joined: Weights that are multiplied at once.
     """
-    build = _GraphFactory(spec, stored_dtypes, dtype, capacity, embeddings, device, skip_dead_rows)
+    build = _GraphFactory(
+        spec, stored_dtypes, dtype, capacity, embeddings, device, skip_dead_rows, joined
+    )
     names = list_layered_graphs(spec)
     if spec.exits is None:
         drafters = [] if spec.drafter is None else [build.drafter()]
@@ -101,6 +106,7 @@ class _GraphFactory:
         embeddings: Embeddings,
         device: Device,
         skip_dead_rows: bool,
+        joined: Joined,
     ) -> None:
         self.spec = spec
         self.stored_dtypes = stored_dtypes
@@ -110,6 +116,7 @@ class _GraphFactory:
         self.embeddings: Embeddings = embeddings
         self.device: Device = device
         self.skip_dead_rows = skip_dead_rows
+        self.joined = joined
 
     def layered(self, name: str, role: Role, index: int) -> BuiltGraph:
         """A graph with decoder layers: rows, caches in, results, caches out."""
@@ -182,7 +189,9 @@ class _GraphFactory:
         self, role: Role, plan: Mapping[int, LayerRows], index: int
     ) -> DecoderGraph | SegmentGraph:
         is_host = self.embeddings == "host"
-        stack = LayerStack(self.spec, plan, self.ir_dtype, self.device, host_embeddings=is_host)
+        stack = LayerStack(
+            self.spec, plan, self.ir_dtype, self.device, self.joined, host_embeddings=is_host
+        )
         if role == "decoder":
             return DecoderGraph(self.spec, stack, self.ir_dtype)
         return SegmentGraph(self.spec, stack, index, self.ir_dtype)

@@ -10,6 +10,7 @@ from quatrain.exporter.decoder.attention import SelfAttention
 from quatrain.exporter.decoder.device import Device
 from quatrain.exporter.decoder.embedding import HostRows, StreamEmbedding
 from quatrain.exporter.decoder.feed_forward import make_feed_forward
+from quatrain.exporter.decoder.joined_projections import Joined
 from quatrain.exporter.decoder.live_rows import LayerRows, Rows
 from quatrain.exporter.decoder.projection import RMSNorm
 from quatrain.exporter.decoder.row_views import RowViews
@@ -24,16 +25,22 @@ class DecoderLayer(Module):
     """Pre-norm attention and feed-forward, each with its residual."""
 
     def __init__(
-        self, spec: DecoderSpec, layer: int, rows: LayerRows, dtype: ir.DataType, device: Device
+        self,
+        spec: DecoderSpec,
+        layer: int,
+        rows: LayerRows,
+        dtype: ir.DataType,
+        device: Device,
+        joined: Joined,
     ) -> None:
         super().__init__()
         hidden, epsilon = spec.backbone.hidden_size, spec.backbone.rms_norm_eps
         self.layer = layer
         self.rows = rows
         self.input_layernorm = RMSNorm(hidden, epsilon, dtype)
-        self.self_attn = SelfAttention(spec, layer, rows, dtype)
+        self.self_attn = SelfAttention(spec, layer, rows, dtype, joined)
         self.post_attention_layernorm = RMSNorm(hidden, epsilon, dtype)
-        self.mlp = make_feed_forward(spec, layer, dtype, device)
+        self.mlp = make_feed_forward(spec, layer, dtype, device, joined)
 
     def forward(
         self,
@@ -74,6 +81,7 @@ class LayerStack(Module):
         plan: Mapping[int, LayerRows],
         dtype: ir.DataType,
         device: Device,
+        joined: Joined,
         *,
         host_embeddings: bool,
     ) -> None:
@@ -82,7 +90,8 @@ class LayerStack(Module):
         self.plan = plan
         self.sources = {layer: spec.mirror_source(layer) for layer in plan}
         for index, rows in plan.items():
-            setattr(self, f"layers.{index}", DecoderLayer(spec, index, rows, dtype, device))
+            layer = DecoderLayer(spec, index, rows, dtype, device, joined)
+            setattr(self, f"layers.{index}", layer)
         self.starts_here = 0 in plan
         if self.starts_here:
             embedding = HostRows if host_embeddings else StreamEmbedding

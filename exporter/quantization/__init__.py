@@ -8,13 +8,12 @@ from quatrain.exporter.quantization.packed_weights import (
 )
 from quatrain.exporter.quantization.restored import restore_checkpoint
 from quatrain.exporter.quantization.rewrite import read_packed_weights
-from quatrain.exporter.quantization.scheme import Scheme, WeightKind, choose_widths
+from quatrain.exporter.quantization.scheme import Scheme, WeightKind
 
 __all__ = [
     "PackedWeights",
     "Scheme",
     "WeightKind",
-    "choose_widths",
     "count_packed_bytes",
     "pack_weights",
     "plan_packing",

@@ -1,11 +1,12 @@
 """Codes and scales of one matrix."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Groups", "dequantize", "pack_nibbles", "quantize"]
+__all__ = ["Groups", "dequantize", "pack_nibbles", "put_side_by_side", "quantize"]
 
 # With 4 bits it pays to clip: the largest weight of a group is rounded worse, all others better.
 # With 8 it does not.
@@ -59,6 +60,12 @@ def _quantize(
         )
     assert best is not None
     return Groups(best.codes.reshape(columns, rows), best.scales)
+
+
+def put_side_by_side(parts: Sequence[Groups]) -> Groups:
+    """Matrices [K, N1], [K, N2], ... as one [K, N1 + N2 + ...]."""
+    codes = np.concatenate([part.codes for part in parts], axis=1)
+    return Groups(codes, np.concatenate([part.scales for part in parts], axis=1))
 
 
 def dequantize(groups: Groups) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.checkpoint.lazy_tensor import NUMPY_DTYPES, STORED_DTYPES, LazyTensor
 from quatrain.exporter.checkpoint.names import EMBEDDINGS, LM_HEAD
 from quatrain.exporter.quantization.groups import dequantize, quantize
-from quatrain.exporter.quantization.scheme import Scheme, choose_widths
+from quatrain.exporter.quantization.scheme import Scheme, choose_operands
 from quatrain.exporter.spec import DType
 
 __all__ = ["restore_checkpoint"]
@@ -26,7 +26,8 @@ def restore_checkpoint(checkpoint: Checkpoint, scheme: Scheme, dtype: DType) -> 
     Args:
         dtype: The compute type whose numbers the scales are.
     """
-    widths = choose_widths(checkpoint.spec, checkpoint.tensors, scheme)
+    operands = choose_operands(checkpoint.spec, checkpoint.tensors, scheme)
+    widths = {name: operand.bits for operand in operands for name in operand.names}
     tensors: dict[str, LazyTensor] = dict(checkpoint.tensors)
     spec = checkpoint.spec
     for name, bits in widths.items():

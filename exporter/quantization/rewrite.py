@@ -29,17 +29,14 @@ def read_packed_weights(
     """Change the graph in place; the number of products that changed.
 
     Args:
-        matrices: By the name of the weight's initializer.
+        matrices: By name; that of a weight is its initializer's.
         dtype: The compute type of the graph.
         folder: Of the weight file, relative to the graph's own.
     """
     graph, count = model.graph, 0
     for name, matrix in matrices.items():
-        value = graph.initializers.get(name)
-        if value is None:
-            continue
-        transposes = list(_find_transposes(value))
-        if not transposes:
+        operands = list(_find_operands(graph, matrix))
+        if not operands:
             continue
         inputs = [_add_codes(graph, name, matrix, folder)]
         inputs.append(_add_scales(graph, name, matrix.scales[dtype], dtype, folder))
@@ -51,21 +48,37 @@ def read_packed_weights(
             name=f"{name}.dequantize",
         )
         node.outputs[0].name = f"{name}.dequantized"
-        graph.insert_before(transposes[0], node)
-        for transpose in transposes:
-            ir.convenience.replace_all_uses_with(transpose.outputs[0], node.outputs[0])
+        graph.insert_before(operands[0], node)
+        for operand in operands:
+            ir.convenience.replace_all_uses_with(operand.outputs[0], node.outputs[0])
             count += 1
     # Also the weights that nothing reads any more.
     RemoveUnusedNodesPass()(model)
     return count
 
 
+def _find_operands(graph: ir.Graph, matrix: PackedMatrix) -> Iterator[ir.Node]:
+    """The nodes whose output [K, N] the packed matrix takes the place of: they feed nothing but
+    MatMuls."""
+    value = graph.initializers.get(matrix.names[0])
+    if value is None:
+        return
+    for node in _find_transposes(value):
+        if len(matrix.names) == 1 and _feeds_products(node):
+            yield node
+        elif len(matrix.names) > 1:
+            # Weights that are packed side by side are multiplied so, and nowhere else.
+            (joining,) = node.outputs[0].consumers()
+            assert joining.op_type == "Concat" and len(joining.inputs) == len(matrix.names)
+            yield joining
+
+
 def _find_transposes(value: ir.Value) -> Iterator[ir.Node]:
-    """Those of a weight, behind casts, that feed nothing but MatMuls."""
+    """Those of a weight, behind casts."""
     for node in value.consumers():
         if node.op_type == "Cast":
             yield from _find_transposes(node.outputs[0])
-        elif node.op_type == "Transpose" and _feeds_products(node):
+        elif node.op_type == "Transpose":
             yield node
 
 

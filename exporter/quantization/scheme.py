@@ -1,29 +1,33 @@
-"""Which weights get how few bits."""
+"""Which weights get how few bits, and which of them lie side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from quatrain.exporter.checkpoint.lazy_tensor import LazyTensor
-from quatrain.exporter.checkpoint.names import EMBEDDINGS, feed_forward_name
+from quatrain.exporter.checkpoint.names import EMBEDDINGS, attention_name, feed_forward_name
 from quatrain.exporter.decoder.head_weights import head_weights
+from quatrain.exporter.decoder.joined_projections import list_joined
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.spec import DecoderSpec
 
-__all__ = ["GROUP_SIZES", "Scheme", "WeightKind", "choose_widths"]
+__all__ = ["GROUP_SIZES", "HEAD_BITS", "Operand", "Scheme", "WeightKind", "choose_operands"]
 
 WeightKind = Literal["int8", "int4"]
 GROUP_SIZES = (32, 128)
+HEAD_BITS = (4, 8, 16)
 _BITS: dict[WeightKind, int] = {"int8": 8, "int4": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """Signed symmetric codes: groups of `group_size` weights that meet in one product share a
-    scale."""
+    scale. Weights of heads get `head_bits`, with 16 they stay as they are; None is twice the bits
+    of the others."""
 
     kind: WeightKind
     group_size: int = 32
+    head_bits: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no backend runs."""
@@ -34,53 +38,86 @@ class Scheme:
                 " have no hardware for 8- or 4-bit floats",
                 f"choose one of {', '.join(_BITS)}",
             )
-        if self.group_size not in GROUP_SIZES:
-            raise ExportError(
-                f"groups of {self.group_size} weights (--group-size)",
-                "TensorRT and ONNX Runtime have kernels for some sizes only",
-                f"choose one of {', '.join(map(str, GROUP_SIZES))}",
-            )
+        _refuse_other(self.group_size, GROUP_SIZES, "groups of {} weights (--group-size)")
+        _refuse_other(self.bits_of_heads, HEAD_BITS, "{} bits for a head's weight (--head-bits)")
 
     @property
     def bits(self) -> int:
         """Of a weight in a layer."""
         return _BITS[self.kind]
 
+    @property
+    def bits_of_heads(self) -> int:
+        """Of a weight that makes logits."""
+        return 2 * self.bits if self.head_bits is None else self.head_bits
 
-def choose_widths(
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Weights [out, in] that are one operand [in, out + out + ...] of products, in codes of `bits`
+    bits."""
+
+    names: tuple[str, ...]
+    bits: int
+
+    @property
+    def name(self) -> str:
+        """That of the weight, or what those of several have in common around their own parts."""
+        if len(self.names) == 1:
+            return self.names[0]
+        parts = [name.split(".") for name in self.names]
+        merged = (dict.fromkeys(column) for column in zip(*parts, strict=True))
+        return ".".join("+".join(column) for column in merged)
+
+
+def choose_operands(
     spec: DecoderSpec, tensors: Mapping[str, LazyTensor], scheme: Scheme
-) -> dict[str, int]:
-    """Bits of each weight that becomes codes, by name.
+) -> list[Operand]:
+    """All weights that become codes.
 
-    Those are the projections of attention and of feed-forward networks, and with 4 bits the heads,
-    in 8. As they are stay what little can be saved on or much can go wrong with: embeddings,
-    norms, routers, adapters, predictors and dynamics; feed-forward networks behind a predictor,
-    whose operator gathers rows; and matrices that groups do not divide.
+    Those are the projections of attention and of feed-forward networks, and the heads. As they are
+    stay what little can be saved on or much can go wrong with: embeddings, norms, routers,
+    adapters, predictors and dynamics; feed-forward networks behind a predictor, whose operator
+    gathers rows; and matrices that groups do not divide.
     """
-    names = dict.fromkeys(_list_projections(spec), scheme.bits)
-    if scheme.bits < 8:
-        names |= dict.fromkeys(_list_heads(spec), 8)
-    return {
-        name: bits
-        for name, bits in names.items()
-        if tensors[name].shape[1] % scheme.group_size == 0 and tensors[name].shape[0] % 2 == 0
-    }
+    operands = [Operand(names, scheme.bits) for names in _list_projections(spec)]
+    if scheme.bits_of_heads < 16:
+        operands += [Operand((name,), scheme.bits_of_heads) for name in _list_heads(spec)]
+    return [operand for operand in operands if _is_divided(operand, tensors, scheme)]
+
+
+def _refuse_other(value: int, choices: Iterable[int], what: str) -> None:
+    if value not in choices:
+        raise ExportError(
+            what.format(value),
+            "TensorRT and ONNX Runtime have kernels for some sizes only",
+            f"choose one of {', '.join(map(str, choices))}",
+        )
+
+
+def _is_divided(operand: Operand, tensors: Mapping[str, LazyTensor], scheme: Scheme) -> bool:
+    shapes = [tensors[name].shape for name in operand.names]
+    return all(rows % 2 == 0 and columns % scheme.group_size == 0 for rows, columns in shapes)
 
 
 def _list_heads(spec: DecoderSpec) -> list[str]:
     """Of a model with exits only those that are nothing but heads."""
-    heads = head_weights(spec)
+    heads = list(dict.fromkeys(head_weights(spec)))
     return heads if spec.exits is None else [name for name in heads if name != EMBEDDINGS]
 
 
-def _list_projections(spec: DecoderSpec) -> list[str]:
+def _list_projections(spec: DecoderSpec) -> Iterator[tuple[str, ...]]:
+    """Those that one product multiplies, together."""
+    partners = {name: names for names in list_joined(spec) for name in names}
+    listed = (partners.get(name, (name,)) for name in _name_projections(spec))
+    yield from dict.fromkeys(listed)
+
+
+def _name_projections(spec: DecoderSpec) -> Iterator[str]:
     banks = spec.feed_forward
     has_operator = banks is not None and banks.predictor_rank is not None
-    names = []
     for layer in range(spec.backbone.num_hidden_layers):
-        attention = f"model.layers.{layer}.self_attn"
-        names += [f"{attention}.{part}_proj.weight" for part in ("q", "k", "v", "o")]
+        yield from (attention_name(layer, f"{part}_proj") for part in ("q", "k", "v", "o"))
         if not has_operator:
             parts = ("gate_proj", "up_proj", "down_proj")
-            names += [feed_forward_name(layer, part) for part in parts]
-    return names
+            yield from (feed_forward_name(layer, part) for part in parts)

@@ -213,7 +213,7 @@ def test_a_quantized_bundle_says_so(tmp_path, capfd):
 
     assert bench_bundles([bundle], SHORT).runs[0].quantized == "int4"
     assert main(["inspect", str(bundle)]) == 0
-    assert "int4, a scale for 32 weights, heads as int8" in capfd.readouterr().out
+    assert "projections as int4, heads as int8, a scale for 32 weights" in capfd.readouterr().out
     assert main(["plan", str(bundle)]) == 0
     assert "projections as int4" in capfd.readouterr().out
 

@@ -133,8 +133,11 @@ def test_bad_weights_and_contradictions_leave_nothing(tmp_path, capfd):
         export_checkpoint(SAMPLES / "topics-dense", output, quantize="int4", weights="link")
     with pytest.raises(ExportError, match="choose one of 32, 128"):
         export_checkpoint(SAMPLES / "topics-dense", output, quantize="int4", group_size=7)
-    with pytest.raises(ExportError, match="nothing is grouped"):
-        export_checkpoint(SAMPLES / "topics-dense", output, group_size=128)
+    with pytest.raises(ExportError, match="choose one of 4, 8, 16"):
+        export_checkpoint(SAMPLES / "topics-dense", output, quantize="int4", head_bits=5)
+    for setting in ({"group_size": 128}, {"head_bits": 4}):
+        with pytest.raises(ExportError, match="weights are not quantized"):
+            export_checkpoint(SAMPLES / "topics-dense", output, **setting)
     for kind in ("fp8", "fp4"):
         assert main(["export", source, "-o", str(output), "--quantize", kind]) == 1
         assert "no hardware for 8- or 4-bit floats" in capfd.readouterr().err

@@ -16,11 +16,11 @@ from quatrain.exporter.errors import ExportError
 from quatrain.exporter.graph_files import attach_weights
 from quatrain.exporter.quantization import (
     Scheme,
-    choose_widths,
     pack_weights,
     read_packed_weights,
 )
 from quatrain.exporter.quantization.groups import dequantize, quantize
+from quatrain.exporter.quantization.scheme import Operand, choose_operands
 
 SAMPLES = Path(__file__).parents[3] / "samples" / "checkpoints"
 
@@ -29,11 +29,10 @@ def write_graphs(folder: Path, name: str, scheme: Scheme):
     """The packed file and CPU graphs of a sample; and what was packed."""
     opened = open_checkpoint(SAMPLES / f"topics-{name}")
     (folder / "weights").mkdir()
-    widths = choose_widths(opened.spec, opened.tensors, scheme)
     path = folder / "weights" / "model.safetensors"
-    packed = pack_weights(opened, widths, scheme, path, "bfloat16")
+    packed = pack_weights(opened, scheme, path, "bfloat16")
     stored = {n: SUPPORTED_DTYPES[t.dtype] for n, t in opened.tensors.items()}
-    graphs = build_graphs(opened.spec, stored, "float32", 64, device="cpu")
+    graphs = build_graphs(opened.spec, stored, "float32", 64, device="cpu", joined=packed.joined)
     counts = {}
     for built in graphs:
         counts[built.name] = read_packed_weights(built.model, packed.matrices, "float32", "weights")
@@ -57,14 +56,19 @@ def count_operators(path: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("kind", ["int4", "int8"])
-@pytest.mark.parametrize("name", ["dense", "nvium", "hidden-decoding", "bank-topk"])
-def test_every_product_with_codes_is_fused(name, kind, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "apart"),
+    # Of the last layer, fewer rows attend than are attended to.
+    [("dense", 1), ("nvium", 1), ("hidden-decoding", 1), ("bank-topk", 1)],
+)
+def test_every_product_with_codes_is_fused(name, apart, kind, tmp_path):
     opened, packed, counts = write_graphs(tmp_path, name, Scheme(kind))
 
     layers = opened.spec.backbone.num_hidden_layers
-    per_layer = 4 if name == "bank-topk" else 7
+    # Queries, keys and values; what leaves attention; gate and up; down.
+    per_layer = 2 if name == "bank-topk" else 4
     heads = 1 if kind == "int4" else 0
-    assert sum(counts.values()) == layers * per_layer + heads
+    assert sum(counts.values()) == layers * per_layer + apart + heads
     assert set(Counter(m.bits for m in packed.matrices.values())) <= {4, 8}
     for graph, count in counts.items():
         optimized = tmp_path / "optimized.onnx"
@@ -80,7 +84,8 @@ def test_the_graph_computes_with_what_the_codes_stand_for(kind, tmp_path):
     opened, packed, _ = write_graphs(tmp_path, "dense", scheme)
     restored = {
         name: dequantize(quantize(opened.tensors[name].read(), m.bits, 32, NUMPY_DTYPES["BF16"]))
-        for name, m in packed.matrices.items()
+        for m in packed.matrices.values()
+        for name in m.names
     }
     plain = build_plain(opened, restored, tmp_path)
 
@@ -128,7 +133,8 @@ def test_the_file_holds_codes_for_what_was_packed_and_the_rest_as_it_was(tmp_pat
     opened, packed, _ = write_graphs(tmp_path, "dense", Scheme("int4"))
 
     assert "lm_head.weight" in packed.matrices and packed.matrices["lm_head.weight"].bits == 8
-    assert packed.checkpoint.tensors.keys() == opened.tensors.keys() - packed.matrices.keys()
+    names = {name for matrix in packed.matrices.values() for name in matrix.names}
+    assert packed.checkpoint.tensors.keys() == opened.tensors.keys() - names
     for name, tensor in packed.checkpoint.tensors.items():
         assert tensor.file == tmp_path / "weights" / "model.safetensors"
         assert np.array_equal(tensor.read(), opened.tensors[name].read())
@@ -141,6 +147,7 @@ def test_the_file_holds_codes_for_what_was_packed_and_the_rest_as_it_was(tmp_pat
     [
         ({"kind": "fp8"}, "no hardware for 8- or 4-bit floats"),
         ({"kind": "int4", "group_size": 64}, "choose one of 32, 128"),
+        ({"kind": "int4", "head_bits": 2}, "choose one of 4, 8, 16"),
     ],
 )
 def test_what_no_target_runs_is_refused(arguments, words):
@@ -151,7 +158,26 @@ def test_what_no_target_runs_is_refused(arguments, words):
 def test_matrices_that_groups_do_not_divide_stay_as_they_are():
     opened = open_checkpoint(SAMPLES / "topics-dense")  # hidden size 96
 
-    widths = choose_widths(opened.spec, opened.tensors, Scheme("int8", 128))
+    operands = choose_operands(opened.spec, opened.tensors, Scheme("int8", 128))
 
-    assert not [name for name in widths if opened.tensors[name].shape[1] % 128]
-    assert "model.layers.0.self_attn.q_proj.weight" not in widths
+    names = [name for operand in operands for name in operand.names]
+    assert names and not [name for name in names if opened.tensors[name].shape[1] % 128]
+    assert "model.layers.0.self_attn.q_proj.weight" not in names
+
+
+@pytest.mark.parametrize(("head_bits", "wanted"), [(None, 8), (4, 4), (8, 8), (16, None)])
+def test_heads_get_the_bits_that_were_asked_for(head_bits, wanted):
+    opened = open_checkpoint(SAMPLES / "topics-dense")
+
+    operands = choose_operands(opened.spec, opened.tensors, Scheme("int4", 32, head_bits))
+
+    bits = {name: operand.bits for operand in operands for name in operand.names}
+    assert bits.get("lm_head.weight") == wanted
+    assert bits["model.layers.0.mlp.up_proj.weight"] == 4
+
+
+def test_an_operand_is_named_after_all_its_weights():
+    names = [f"model.layers.3.mlp.{part}_proj.weight" for part in ("gate", "up")]
+
+    assert Operand(tuple(names), 4).name == "model.layers.3.mlp.gate_proj+up_proj.weight"
+    assert Operand((names[0],), 4).name == names[0]
