@@ -7,16 +7,10 @@ from typing import Any
 
 from benchmarks._worker import Reply
 
-__all__ = ["Sample", "sample", "summarize", "to_text"]
+__all__ = ["Sample", "count_same_tokens", "sample", "summarize", "to_text"]
 
+Spread = dict[str, float]
 Summary = dict[str, Any]
-
-_ROWS = {
-    "decode_tokens_per_s": "decode, tokens/s",
-    "first_token_ms": "first token, ms",
-    "cores_used": "cores used",
-    "overhead_ms_per_step": "outside the session, ms/step",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,63 +20,86 @@ class Sample:
     decode_tokens_per_s: float
     first_token_ms: float
     cores_used: float
-    overhead_ms_per_step: float | None
+    outside_ms: float | None
 
 
-def sample(first: Reply, full: Reply) -> Sample:
-    """Derive the numbers from a one-token call and a full call of the same prompt.
+def sample(reply: Reply) -> Sample:
+    """Derive the numbers from one call.
 
-    Their difference is the decode steps alone, whatever the engine; so is the difference of
-    the times spent inside the model sessions, where the engine's worker knows them.
+    Decoding is what came after the first token. What an engine spends outside the model's sessions
+    is of the whole call, the prompt included.
     """
-    steps = len(full.generation.token_ids) - len(first.generation.token_ids)
-    decode_s = full.wall_s - first.wall_s
-    inside_first, inside_full = first.generation.session_s, full.generation.session_s
-    overhead_ms = None
-    if inside_first is not None and inside_full is not None:
-        overhead_ms = 1e3 * (decode_s - (inside_full - inside_first)) / steps
-    cores_used = (full.cpu_s - first.cpu_s) / decode_s
-    return Sample(steps / decode_s, 1e3 * first.wall_s, cores_used, overhead_ms)
+    tokens, outside_s = len(reply.generation.token_ids), reply.generation.outside_s
+    return Sample(
+        decode_tokens_per_s=(tokens - 1) / reply.decode_s,
+        first_token_ms=1e3 * reply.first_token_s,
+        cores_used=reply.decode_cpu_s / reply.decode_s,
+        outside_ms=None if outside_s is None else 1e3 * outside_s,
+    )
 
 
 def summarize(samples: Mapping[str, Sequence[Sample]]) -> Summary:
-    """Return median, min and max per engine, and the ratios of the first engine to the second.
+    """Return each engine's numbers, and the ratios of the first engine's to each other one's.
 
-    A ratio is taken within a round, where the two engines ran next to each other; its median,
-    min and max are over the rounds.
+    A ratio is taken within a round, where the engines ran next to each other. Every number is the
+    median, minimum and maximum over the rounds.
     """
-    engines = {
-        name: {row: _spread([getattr(item, row) for item in items]) for row in _ROWS}
-        for name, items in samples.items()
-    }
-    summary: Summary = {"engines": engines}
-    if len(samples) == 2:
-        left, right = samples.values()
-        pairs = list(zip(left, right, strict=True))
-        summary["ratios"] = {
+    first = next(iter(samples.values()))
+    engines = {}
+    for name, items in samples.items():
+        engines[name] = {row: _spread_of(items, row) for row in Sample.__dataclass_fields__}
+    ratios = {}
+    for name, items in samples.items():
+        pairs = list(zip(first, items, strict=True))
+        ratios[name] = {
             row: _spread([getattr(a, row) / getattr(b, row) for a, b in pairs])
             for row in ("decode_tokens_per_s", "first_token_ms")
         }
-    return summary
+    return {"engines": engines, "ratios": ratios}
 
 
-def to_text(summary: Summary) -> str:
-    """Lay a summary out as plain text."""
-    lines = [f"{'':<10} {'':<30} {'median':>9} {'min':>9} {'max':>9}"]
-    for engine, rows in summary["engines"].items():
-        lines += [_line(engine, _ROWS[row], spread) for row, spread in rows.items() if spread]
-    for row, spread in summary.get("ratios", {}).items():
-        lines.append(_line("ratio", _ROWS[row].partition(",")[0], spread))
+def count_same_tokens(tokens: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return how many leading tokens each engine has in common with the first."""
+    first = next(iter(tokens.values()))
+    return {name: _count_same(first, ids) for name, ids in tokens.items()}
+
+
+def _count_same(left: Sequence[int], right: Sequence[int]) -> int:
+    pairs = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def to_text(summary: Summary, same_tokens: Mapping[str, int]) -> str:
+    """Lay a summary out as plain text: a line for each engine."""
+    first = next(iter(summary["engines"]))
+    header = f"{'':<13}{'tokens/s':>21}  {first + ' is':>21}  {'first token, ms':>24}"
+    lines = [f"{header}  {first + ' takes':>21}  {'cores':>5}  {'same':>5}"]
+    for name, rows in summary["engines"].items():
+        ratios = summary["ratios"][name]
+        speed, first_token = rows["decode_tokens_per_s"], rows["first_token_ms"]
+        columns = [
+            f"{name:<13}{_show(speed, '.1f'):>21}",
+            f"{_show(ratios['decode_tokens_per_s'], '.2f', 'x'):>21}",
+            f"{_show(first_token, '.0f'):>24}",
+            f"{_show(ratios['first_token_ms'], '.2f', 'x'):>21}",
+            f"{rows['cores_used']['median']:>5.2f}  {same_tokens[name]:>5}",
+        ]
+        lines.append("  ".join(columns))
+    outside = summary["engines"][first]["outside_ms"]
+    if outside is not None:
+        lines.append(f"{first}, outside the sessions: {_show(outside, '.0f')} ms a call")
     return "\n".join(lines)
 
 
-def _line(name: str, what: str, spread: Mapping[str, float]) -> str:
-    numbers = " ".join(f"{spread[key]:>9.3f}" for key in ("median", "min", "max"))
-    return f"{name:<10} {what:<30} {numbers}"
+def _show(spread: Spread, digits: str, unit: str = "") -> str:
+    middle, low, high = (format(spread[key], digits) for key in ("median", "min", "max"))
+    return f"{middle}{unit} ({low} to {high})"
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return {"median": median(known), "min": min(known), "max": max(known)}
+def _spread_of(items: Sequence[Sample], row: str) -> Spread | None:
+    known = [value for value in (getattr(item, row) for item in items) if value is not None]
+    return _spread(known) if known else None
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return {"median": median(values), "min": min(values), "max": max(values)}

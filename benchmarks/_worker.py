@@ -4,68 +4,108 @@ Requests and replies are JSON lines on standard input and output, so the parent 
 of several loaded engines runs next and only one of them ever computes.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Generation", "Reply", "Worker", "serve"]
+__all__ = ["Generate", "Generation", "Mark", "Reply", "Worker", "serve"]
 
 _ROOT = Path(__file__).resolve().parents[1]
+
+Mark = Callable[[], None]
+"""To be called as soon as the caller of an engine has a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What an engine produced; `session_s` is the time spent inside the model sessions."""
+    """What an engine produced; `outside_s` is the time spent outside the model's sessions."""
 
     prompt_tokens: int
     token_ids: list[int]
     text: str
-    session_s: float | None = None
-    stats: dict[str, Any] = field(default_factory=dict)
+    outside_s: float | None = None
+
+
+Generate = Callable[[str, int, Mark], Generation]
+"""Generate greedily: a prompt, the number of tokens, what to call for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A generation, and the wall and CPU time of the whole call, tokenizing included."""
+    """A generation and its times.
 
-    wall_s: float
-    cpu_s: float
+    Args:
+        first_token_s: From the call to the first token, tokenizing included.
+        decode_s: From the first token to the last.
+        decode_cpu_s: CPU time of that, all threads together.
+    """
+
+    first_token_s: float
+    decode_s: float
+    decode_cpu_s: float
     generation: Generation
 
 
-def serve(generate: Callable[[str, int], Generation]) -> None:
-    """Answer the parent's requests until standard input closes."""
+def serve(
+    open_engine: Callable[[Path, int], AbstractContextManager[Generate]],
+    distributions: Sequence[str],
+) -> None:
+    """Load the model named on the command line, then answer until standard input closes.
+
+    Args:
+        open_engine: Makes a `Generate` of a model's path and a number of threads.
+        distributions: The packages whose versions say what was measured.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints must not mix with the replies
-    _send(replies, {"ready": True})
-    for line in sys.stdin:
-        request = json.loads(line)
-        start, cpu_start = time.perf_counter(), time.process_time()
-        generation = generate(request["prompt"], request["max_tokens"])
-        reply = Reply(time.perf_counter() - start, time.process_time() - cpu_start, generation)
-        _send(replies, asdict(reply))
+    with open_engine(arguments.model, arguments.threads) as generate:
+        _send(replies, {"versions": {name: version(name) for name in distributions}})
+        for line in sys.stdin:
+            _send(replies, asdict(_answer(generate, **json.loads(line))))
+
+
+def _answer(generate: Generate, prompt: str, max_tokens: int) -> Reply:
+    marks: list[tuple[float, float]] = []
+
+    def mark() -> None:
+        marks.append((time.perf_counter(), time.process_time()))
+
+    start = time.perf_counter()
+    generation = generate(prompt, max_tokens, mark)
+    if len(marks) != len(generation.token_ids):
+        raise RuntimeError(f"{len(marks)} marks for {len(generation.token_ids)} tokens")
+    (first, first_cpu), (last, last_cpu) = marks[0], marks[-1]
+    return Reply(first - start, last - first, last_cpu - first_cpu, generation)
 
 
 class Worker:
-    """The parent's end of a worker process."""
+    """The parent's end of a worker process; `versions` says what it measures."""
 
-    def __init__(self, module: str, arguments: Sequence[str]) -> None:
+    def __init__(self, python: str, module: str, arguments: Sequence[str]) -> None:
         """Start `python -m module arguments` and wait until its engine is loaded."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [python, "-m", module, *arguments],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
         )
-        self._receive()
+        self.versions: dict[str, str] = self._receive()["versions"]
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +118,7 @@ class Worker:
         assert self._process.stdin is not None
         _send(self._process.stdin, {"prompt": prompt, "max_tokens": max_tokens})
         reply = self._receive()
-        return Reply(reply["wall_s"], reply["cpu_s"], Generation(**reply["generation"]))
+        return Reply(**{**reply, "generation": Generation(**reply["generation"])})
 
     def _receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -90,5 +130,5 @@ class Worker:
 
 
 def _send(stream: Any, message: dict[str, Any]) -> None:
-    stream.write(json.dumps(message, default=str) + "\n")
+    stream.write(json.dumps(message) + "\n")
     stream.flush()

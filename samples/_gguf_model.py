@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_TOP_LEVEL_NAMES = {
+TOP_LEVEL_NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-_LAYER_NAMES = {
+LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -42,10 +42,10 @@ def read_metadata(reader: Any) -> dict[str, Any]:
 def hf_name(gguf_name: str) -> str:
     """Translate a llama.cpp tensor name into the name that transformers uses."""
     parts = gguf_name.split(".")
-    if len(parts) == 4 and parts[0] == "blk" and parts[2] in _LAYER_NAMES:
-        return f"model.layers.{int(parts[1])}.{_LAYER_NAMES[parts[2]]}.{parts[3]}"
-    if len(parts) == 2 and parts[0] in _TOP_LEVEL_NAMES:
-        return f"{_TOP_LEVEL_NAMES[parts[0]]}.{parts[1]}"
+    if len(parts) == 4 and parts[0] == "blk" and parts[2] in LAYER_NAMES:
+        return f"model.layers.{int(parts[1])}.{LAYER_NAMES[parts[2]]}.{parts[3]}"
+    if len(parts) == 2 and parts[0] in TOP_LEVEL_NAMES:
+        return f"{TOP_LEVEL_NAMES[parts[0]]}.{parts[1]}"
     raise ValueError(f"unexpected tensor in a Llama GGUF file: {gguf_name!r}")
 
 
