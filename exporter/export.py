@@ -1,4 +1,7 @@
-"""Checkpoint in, bundle out."""
+"""Checkpoint in, bundle out.
+
+What runs the model or builds engines is imported by exports that are asked for it.
+"""
 
 import shutil
 from collections.abc import Sequence
@@ -11,11 +14,9 @@ from quatrain.exporter.bundle import (
     staged_bundle,
     write_file,
 )
-from quatrain.exporter.capacity.clipping import clip_to_targets
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
 from quatrain.exporter.chosen_checkpoint import open_chosen
 from quatrain.exporter.description import describe_bundle
-from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.engine.plugin_choice import parse_plugins
 from quatrain.exporter.graph_files import write_graphs
 from quatrain.exporter.memory import EmbeddingsPlace
@@ -23,9 +24,9 @@ from quatrain.exporter.options import ExportOptions, ExportRequest, settle_optio
 from quatrain.exporter.plan import ExportPlan, make_plan
 from quatrain.exporter.progress import Progress, Stage
 from quatrain.exporter.quantization import WeightKind
-from quatrain.exporter.self_test import make_self_test
+from quatrain.exporter.rare_collection import collecting_rarely
 from quatrain.exporter.spec import DType
-from quatrain.exporter.verification import skip_verification, verify_export
+from quatrain.exporter.verification_record import skip_verification
 from quatrain.exporter.weight_placement import Placed, place_checkpoint, refuse_bad_weights
 from quatrain.runtime.manifest import (
     MANIFEST_NAME,
@@ -88,8 +89,8 @@ def plan_export(
         head_bits=head_bits,
     )
     opened = open_chosen(checkpoint, request)
-    clipped = clip_to_targets(opened, request, settle_options(opened, request))
-    return make_plan(opened, clipped.options, clipped.note)
+    options, note = _settle(opened, request)
+    return make_plan(opened, options, note)
 
 
 def export_checkpoint(
@@ -176,9 +177,8 @@ def export_checkpoint(
     )
     with progress.stage("read checkpoint"):
         opened = open_chosen(checkpoint, request, progress)
-        clipped = clip_to_targets(opened, request, settle_options(opened, request))
-        options = clipped.options
-    warnings = _collect_warnings(opened, clipped.note, progress)
+        options, note = _settle(opened, request)
+    warnings = _collect_warnings(opened, note, progress)
     with staged_bundle(output, overwrite=overwrite) as bundle:
         placed = place_checkpoint(bundle, opened, options, weights, hash_weights, progress)
         is_run = options.self_test or options.unverified is None
@@ -187,9 +187,22 @@ def export_checkpoint(
         _write_contents(bundle, opened, placed, options, progress)
         _try_out(bundle, checkpoint, Path(output), options, progress)
         if options.targets:
+            from quatrain.exporter.engine.engines import build_engines
+
             build_engines(bundle, options.targets, plugins=plugins, progress=progress)
         manifest = load_manifest(bundle)
     return ExportReport(Path(output), manifest, placed.mode, progress.stages, warnings)
+
+
+def _settle(opened: Checkpoint, request: ExportRequest) -> tuple[ExportOptions, str | None]:
+    """Options that the targets have room for, and what to say of it."""
+    options = settle_options(opened, request)
+    if not options.targets:
+        return options, None
+    from quatrain.exporter.capacity.clipping import clip_to_targets
+
+    clipped = clip_to_targets(opened, request, options)
+    return clipped.options, clipped.note
 
 
 def _write_contents(
@@ -201,7 +214,7 @@ def _write_contents(
 ) -> None:
     """Graphs, tokenizer and manifest."""
     records = list(placed.records)
-    with progress.stage("write graphs") as stage:
+    with progress.stage("write graphs") as stage, collecting_rarely():
         graphs = write_graphs(bundle, opened, options, placed.packed)
         paths = {path for g in graphs for path in (g.path, g.deployment.path)}
         records += [record_file(bundle, path) for path in sorted(paths)]
@@ -217,9 +230,13 @@ def _try_out(
 ) -> None:
     """Run what was written, as far as it is asked for."""
     if options.self_test:
+        from quatrain.exporter.self_test import make_self_test
+
         with progress.stage("self-test"):
             make_self_test(bundle)
     if options.unverified is None:
+        from quatrain.exporter.verification import verify_export
+
         verify_export(bundle, checkpoint, output, progress)
     else:
         skip_verification(bundle, options.unverified)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 
-from quatrain.exporter.bundle import write_file
 from quatrain.exporter.comparison import Check, Comparison, compare_bundle
 from quatrain.exporter.comparison.cases import list_windows
 from quatrain.exporter.comparison.report import describe_verdict, write_html, write_json
@@ -12,16 +11,11 @@ from quatrain.exporter.comparison.tolerances import find_kind
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.graph_files import WEIGHTS_FOLDER
 from quatrain.exporter.progress import Progress
+from quatrain.exporter.verification_record import record_verification
 from quatrain.runtime.errors import RequestError
-from quatrain.runtime.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    Verification,
-    dump_manifest,
-    load_manifest,
-)
+from quatrain.runtime.manifest import Manifest, Verification, load_manifest
 
-__all__ = ["choose_length", "skip_verification", "verify_export"]
+__all__ = ["choose_length", "verify_export"]
 
 # Enough for chunks, unequal lengths and a cache; `quatrain compare` looks at more.
 _NUM_TOKENS = 32
@@ -51,7 +45,7 @@ def verify_export(bundle: Path, checkpoint: Path, output: Path, progress: Progre
     if not comparison.passed:
         raise _refuse(comparison, output)
     progress.say(f"  {describe_verdict(comparison)}")
-    _record(
+    record_verification(
         bundle,
         Verification(
             status="passed",
@@ -70,16 +64,6 @@ def choose_length(manifest: Manifest) -> tuple[int, int]:
     wanted = [window + _DECODE_STEPS + 1 for window in list_windows(manifest)]
     crossing = [length for length in wanted if length <= most]
     return max([_NUM_TOKENS, *crossing]), _DECODE_STEPS
-
-
-def skip_verification(bundle: Path, reason: str) -> None:
-    """Say in the manifest why the graphs were not held to the checkpoint."""
-    _record(bundle, Verification(status="skipped", reason=reason))
-
-
-def _record(bundle: Path, verification: Verification) -> None:
-    manifest = msgspec.structs.replace(load_manifest(bundle), verification=verification)
-    write_file(bundle / MANIFEST_NAME, dump_manifest(manifest))
 
 
 def _find_logits_error(checks: list[Check]) -> float | None:

@@ -57,6 +57,29 @@ LIGHT = {
     "quatrain.exporter.cli": {"numpy", "msgspec", "tokenizers", "onnx", "onnxruntime", "rich"},
 }
 
+# What an export loads only if it is asked to try a bundle out, or to build engines into it.
+LEFT_OUT_OF_AN_EXPORT = {
+    "quatrain.exporter.capacity",
+    "quatrain.exporter.charts",
+    "quatrain.exporter.comparison",
+    "quatrain.exporter.engine.engines",
+    "quatrain.exporter.expansion",
+    "quatrain.exporter.reference",
+    "quatrain.exporter.self_test",
+    "quatrain.exporter.sparsification",
+    "quatrain.exporter.verification",
+    "onnxruntime",
+    "polygraphy",
+    "rich",
+    "safetensors",
+    "tensorrt",
+    "tensorrt_rtx",
+    "torch",
+    "transformers",
+    "triton",
+    "yaml",
+}
+
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
@@ -129,6 +152,21 @@ def list_loaded(code: str) -> set[str]:
 def test_importing_a_package_is_light(module: str) -> None:
     always = {"cuda", "polygraphy", "tensorrt", "tensorrt_rtx", "torch", "transformers", "triton"}
     assert not list_loaded(f"import {module}") & (LIGHT[module] | always | {"yaml"})
+
+
+def test_an_export_loads_no_more_than_it_needs(tmp_path: Path) -> None:
+    checkpoint = Path(__file__).parent / "golden" / "hidden_decoding" / "checkpoint"
+    words = ["export", str(checkpoint), "-o", str(tmp_path / "b"), "--no-verify", "--no-self-test"]
+    code = (
+        f"import sys\nfrom quatrain.exporter.cli import main\nassert main({words}) == 0\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(run.stderr.splitlines()[-1].split())
+    assert "onnx_ir" in loaded
+    assert loaded & LEFT_OUT_OF_AN_EXPORT == set()
 
 
 def test_the_definitions_of_plugins_need_only_what_a_device_has() -> None:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import yaml
-
 from quatrain.exporter.errors import CheckpointError
 
 __all__ = ["read_yaml_mapping"]
@@ -16,6 +14,8 @@ def read_yaml_mapping(path: Path) -> dict[str, object]:
         CheckpointError: The file cannot be read, is no YAML, holds something else, or asks for
             an object to be built.
     """
+    import yaml  # here, because few checkpoints have such a file
+
     fix = f"restore {path.name} from the training run"
     try:
         value = yaml.safe_load(path.read_bytes())

@@ -14,6 +14,7 @@ from quatrain.exporter.commands.plugins_flag import add_plugins_flag
 from quatrain.exporter.commands.quantization_facts import describe_codes
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.target_flag import add_target_flag
+from quatrain.exporter.rare_collection import collecting_rarely
 from quatrain.exporter.table import format_bytes, format_facts
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Tell the settled plan, and carry it out unless it is a dry run."""
-    from quatrain.exporter.export import export_checkpoint, plan_export
+    with collecting_rarely():
+        from quatrain.exporter.export import export_checkpoint, plan_export
 
     planned = {name: getattr(args, name) for name in _PLANNED}
     planned["dense_fallback"] = read_layers(args.checkpoint, args.dense_fallback)

@@ -41,7 +41,11 @@ def add_limit_flags(group: argparse._ArgumentGroup) -> None:
     for flag, default, text in (
         ("--max-seq-len", None, "tokens a sequence may have (default: the model's, at most 4096)"),
         ("--max-batch", 4, "sequences decoded together (default: 4)"),
-        ("--prefill-chunk", None, "tokens of a prompt run in one call (default: 512 rows of them)"),
+        (
+            "--prefill-chunk",
+            None,
+            "tokens of a prompt run in one call, on a CPU at most 256 (default: 512 rows)",
+        ),
         ("--max-deferred", 16, "rows an early exit may leave for later (default: 16)"),
         ("--max-draft", 8, "tokens drafted at once, with --drafter (default: 8)"),
     ):
@@ -50,11 +54,11 @@ def add_limit_flags(group: argparse._ArgumentGroup) -> None:
 
 def read_layers(checkpoint: Path, text: str | None) -> list[int] | None:
     """The layers that --dense-fallback names, which takes knowing how many there are."""
+    if text is None:
+        return None
     from quatrain.exporter.checkpoint import open_checkpoint
     from quatrain.exporter.expansion.layer_list import parse_layers
 
-    if text is None:
-        return None
     depth = open_checkpoint(checkpoint).spec.backbone.num_hidden_layers
     chosen = parse_layers(text, depth, flag="--dense-fallback")
     return [layer for layer, is_chosen in enumerate(chosen) if is_chosen]

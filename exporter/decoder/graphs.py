@@ -16,6 +16,7 @@ from quatrain.exporter.decoder.assembly import (
 )
 from quatrain.exporter.decoder.cache_plan import fit_caches
 from quatrain.exporter.decoder.device import Device
+from quatrain.exporter.decoder.graph_builder import RememberingGraphBuilder
 from quatrain.exporter.decoder.graph_names import DRAFTER, list_layered_graphs
 from quatrain.exporter.decoder.head_weights import head_names, head_weights
 from quatrain.exporter.decoder.joined_projections import Joined
@@ -222,7 +223,7 @@ class _GraphFactory:
 
 def _start_graph(name: str, inputs: list[TensorInfo]) -> tuple[GraphBuilder, list[ir.Value]]:
     opsets = {"": OPSET_VERSION, DOMAIN: DOMAIN_VERSION}
-    builder = GraphBuilder(ir.Graph([], [], nodes=[], name=name, opset_imports=opsets))
+    builder = RememberingGraphBuilder(ir.Graph([], [], nodes=[], name=name, opset_imports=opsets))
     values = [
         builder.input(info.name, ir.DataType[ONNX_DTYPES[info.dtype]], ir.Shape(info.shape))
         for info in inputs

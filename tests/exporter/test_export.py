@@ -308,14 +308,14 @@ def test_bad_weights_are_named_by_an_export_that_reads_them(
 
 
 STAGES = [
-    "place_checkpoint",
-    "refuse_bad_weights",
-    "write_graphs",
-    "_copy_tokenizer",
-    "write_file",
-    "make_self_test",
-    "verify_export",
-    "build_engines",
+    "export.place_checkpoint",
+    "export.refuse_bad_weights",
+    "export.write_graphs",
+    "export._copy_tokenizer",
+    "export.write_file",
+    "self_test.make_self_test",
+    "verification.verify_export",
+    "engine.engines.build_engines",
 ]
 
 
@@ -330,7 +330,7 @@ def test_a_failure_in_any_stage_leaves_nothing(
         raise error
 
     before = (checkpoint / "model.safetensors").read_bytes()
-    monkeypatch.setattr(export_module, stage, fail)
+    monkeypatch.setattr(f"quatrain.exporter.{stage}", fail)
     expected = ExportError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected):
         export_checkpoint(checkpoint, tmp_path / "out" / "b", targets=["a6000"], verify=True)
