@@ -5,7 +5,7 @@ behind 2048 tokens that took longer than attention itself (benchmarks/results.md
 hardly longer than what it holds can be read as it is, and copying it when it grows is rare.
 """
 
-from quatrain.runtime.kv_cache import CacheTensor, KVCache, allocate_tensor, round_up
+from quatrain.runtime.kv_cache import KVCache, allocate_tensors, list_shapes, round_up
 from quatrain.runtime.manifest import CacheLayout
 
 __all__ = ["GrowingCache"]
@@ -38,20 +38,13 @@ class GrowingCache(KVCache):
             self._resize(length)
 
     def _resize(self, length: int) -> None:
-        tensors = {}
-        for layer in self._layout.layers:
-            positions = length * self._layout.positions(layer) // self.capacity
-            shape = (self.batch_size, layer.num_heads, positions, layer.head_dim)
-            for name in (f"key_cache.{layer.layer}", f"value_cache.{layer.layer}"):
-                tensors[name] = self._resize_tensor(name, shape)
-        self.tensors.update(tensors)
+        shapes = list_shapes(self._layout, self.batch_size, length)
+        for name, tensor in allocate_tensors(shapes).items():
+            old = self.tensors.get(name)
+            if old is not None:
+                kept = min(tensor.shape[2], old.shape[2])
+                tensor.array[:, :, :kept] = old.array[:, :, :kept]
+            # Which frees the old one, as soon as all that shared its memory have been moved.
+            self.tensors[name] = tensor
         self.length = length
         self.version += 1
-
-    def _resize_tensor(self, name: str, shape: tuple[int, int, int, int]) -> CacheTensor:
-        tensor = allocate_tensor(name, "float32", shape)
-        old = self.tensors.get(name)
-        if old is not None:
-            kept = min(shape[2], old.shape[2])
-            tensor.array[:, :, :kept] = old.array[:, :, :kept]
-        return tensor

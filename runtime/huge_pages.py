@@ -15,12 +15,12 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["huge_pages"]
+__all__ = ["PAGE_BYTES", "huge_pages"]
 
 logger = logging.getLogger(__name__)
 
-_PAGE_BYTES = 2 << 20
-_SMALL_PAGES = _PAGE_BYTES // mmap.PAGESIZE
+PAGE_BYTES = 2 << 20
+_SMALL_PAGES = PAGE_BYTES // mmap.PAGESIZE
 # A huge page that is mostly holes would cost more memory than it saves time.
 _MIN_RESIDENT = 0.5
 # Linux 6.1: make huge pages of what is there already (asm-generic/mman-common.h).
@@ -43,7 +43,7 @@ def huge_pages() -> Iterator[None]:
     # Weights are converted while a session loads, and the allocator keeps what that took.
     libc.malloc_trim(0)
     for start, end in set(_find_regions()) - before:
-        _collapse_region(libc, -(-start // _PAGE_BYTES) * _PAGE_BYTES, end)
+        _collapse_region(libc, -(-start // PAGE_BYTES) * PAGE_BYTES, end)
 
 
 def _open_libc() -> ctypes.CDLL | None:
@@ -69,19 +69,19 @@ def _find_regions() -> Iterator[tuple[int, int]]:
     for line in lines:
         span, flags, _, _, inode, *_ = line.split(maxsplit=5)
         start, end = (int(address, 16) for address in span.split("-"))
-        if flags == "rw-p" and inode == "0" and end - start >= 2 * _PAGE_BYTES:
+        if flags == "rw-p" and inode == "0" and end - start >= 2 * PAGE_BYTES:
             yield start, end
 
 
 def _collapse_region(libc: ctypes.CDLL, start: int, end: int) -> None:
     """Ask for huge pages wherever most of one is in use; `start` lies on a huge page."""
-    count = (end - start) // _PAGE_BYTES
+    count = (end - start) // PAGE_BYTES
     if count <= 0:
         return
     used = _find_used(libc, start, count)
     for is_used, run in groupby(range(count), key=lambda index: bool(used[index])):
         indices = list(run)
-        address, length = start + indices[0] * _PAGE_BYTES, len(indices) * _PAGE_BYTES
+        address, length = start + indices[0] * PAGE_BYTES, len(indices) * PAGE_BYTES
         for advice in (mmap.MADV_HUGEPAGE, _MADV_COLLAPSE) if is_used else ():
             if libc.madvise(address, length, advice):
                 logger.debug("madvise(%d), %d bytes: %d", advice, length, ctypes.get_errno())
@@ -91,7 +91,7 @@ def _collapse_region(libc: ctypes.CDLL, start: int, end: int) -> None:
 def _find_used(libc: ctypes.CDLL, start: int, count: int) -> NDArray[np.bool_]:
     """Which of `count` huge pages have most of their memory in use, bool [count]."""
     resident = np.zeros(count * _SMALL_PAGES, np.uint8)
-    if libc.mincore(start, count * _PAGE_BYTES, resident.ctypes.data):
+    if libc.mincore(start, count * PAGE_BYTES, resident.ctypes.data):
         return np.zeros(count, np.bool_)
     in_use = (resident.reshape(count, _SMALL_PAGES) & 1).mean(axis=1)
     return np.asarray(in_use >= _MIN_RESIDENT)

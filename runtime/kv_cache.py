@@ -1,7 +1,8 @@
 """Static key/value caches: allocated once as zeros, then written in place by every call."""
 
-import mmap
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,26 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.runtime.errors import RequestError
+from quatrain.runtime.host_memory import HostMemory, allocate_host, allocate_together
 from quatrain.runtime.manifest import ITEM_BYTES, CacheLayout
 
 __all__ = [
     "ITEM_BYTES",
     "CacheTensor",
-    "HostMemory",
     "KVCache",
     "MemoryBlock",
+    "Shape",
     "allocate_cache",
-    "allocate_host",
-    "allocate_tensor",
+    "allocate_tensors",
+    "list_shapes",
     "round_up",
 ]
 
 LENGTH_STEP = 32
 
-# Where there is a choice, pages of this process alone: shared ones live in a file system.
-_PRIVATE = (
-    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-)
+Shape = tuple[int, int, int, int]
+"""Of a cache: `[batch, num_heads, positions, head_dim]`."""
 
 
 class MemoryBlock(Protocol):
@@ -40,35 +40,13 @@ class MemoryBlock(Protocol):
         ...
 
 
-class HostMemory:
-    """Zeroed host memory; the system hands out its pages when they are first written.
-
-    It comes from the system directly: the allocator would give memory used before, and zeroing
-    that takes longer than a short prompt.
-    """
-
-    def __init__(self, num_bytes: int) -> None:
-        # Anonymous maps begin on a page, so any vector register is aligned; none is of size 0.
-        self.bytes = np.frombuffer(mmap.mmap(-1, max(num_bytes, 1), **_PRIVATE), np.uint8)
-
-    @property
-    def address(self) -> int:
-        """Where it begins."""
-        return self.bytes.ctypes.data
-
-
-def allocate_host(num_bytes: int) -> MemoryBlock:
-    """Zeroed, aligned host memory."""
-    return HostMemory(num_bytes)
-
-
 @dataclass(frozen=True, slots=True)
 class CacheTensor:
-    """The keys or the values of one layer: `[batch, num_heads, positions, head_dim]`."""
+    """The keys or the values of one layer."""
 
     name: str
     dtype: str
-    shape: tuple[int, int, int, int]
+    shape: Shape
     block: MemoryBlock
 
     @property
@@ -123,26 +101,43 @@ def allocate_cache(
 ) -> KVCache:
     """Caches for `batch_size` sequences; raises `RequestError` if memory does not suffice."""
     tensors = {}
-    for layer in layout.layers:
-        shape = (batch_size, layer.num_heads, layout.positions(layer), layer.head_dim)
-        for name in (f"key_cache.{layer.layer}", f"value_cache.{layer.layer}"):
-            tensors[name] = allocate_tensor(name, dtype, shape, allocate)
+    for name, shape in list_shapes(layout, batch_size, layout.capacity).items():
+        with _refusing(name, shape):
+            block = allocate(math.prod(shape) * ITEM_BYTES[dtype])
+        tensors[name] = CacheTensor(name, dtype, shape, block)
     return KVCache(batch_size, layout.capacity, tensors)
 
 
-def allocate_tensor(
-    name: str,
-    dtype: str,
-    shape: tuple[int, int, int, int],
-    allocate: Callable[[int], MemoryBlock] = allocate_host,
-) -> CacheTensor:
-    """Zeros; raises `RequestError` if memory does not suffice."""
-    num_bytes = int(np.prod(shape)) * ITEM_BYTES[dtype]
+def allocate_tensors(shapes: Mapping[str, Shape]) -> dict[str, CacheTensor]:
+    """Zeros of float32 in host memory that will be used whole; raises `RequestError` if memory does
+    not suffice."""
+    sizes = [math.prod(shape) * ITEM_BYTES["float32"] for shape in shapes.values()]
+    with _refusing(*next(iter(shapes.items()))):
+        blocks = allocate_together(sizes)
+    return {
+        name: CacheTensor(name, "float32", shape, block)
+        for (name, shape), block in zip(shapes.items(), blocks, strict=True)
+    }
+
+
+def list_shapes(layout: CacheLayout, batch_size: int, length: int) -> dict[str, Shape]:
+    """The shape of every cache for sequences of `length` tokens, by name."""
+    shapes: dict[str, Shape] = {}
+    for layer in layout.layers:
+        positions = length * layout.positions(layer) // layout.capacity
+        shape = (batch_size, layer.num_heads, positions, layer.head_dim)
+        shapes |= dict.fromkeys((f"key_cache.{layer.layer}", f"value_cache.{layer.layer}"), shape)
+    return shapes
+
+
+@contextmanager
+def _refusing(name: str, shape: Shape) -> Iterator[None]:
+    """Say what memory does not suffice for."""
     try:
-        return CacheTensor(name, dtype, shape, allocate(num_bytes))
+        yield
     except (MemoryError, OSError) as error:  # mmap's own way to say so is an OSError
         raise RequestError(
             f"a cache for {shape[0]} sequences of {shape[2]} positions",
-            f"no memory for {name} ({num_bytes} bytes)",
+            f"no memory for {name} {list(shape)}",
             "use a smaller batch, shorter sequences, or export with a smaller --max-seq-len",
         ) from error

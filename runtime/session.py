@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from quatrain.runtime.errors import EngineError, RequestError
 from quatrain.runtime.growing_cache import GrowingCache
 from quatrain.runtime.host_embeddings import MappedEmbeddings
-from quatrain.runtime.kv_cache import KVCache, MemoryBlock, allocate_cache, allocate_host
+from quatrain.runtime.host_memory import allocate_host
+from quatrain.runtime.kv_cache import KVCache, MemoryBlock, allocate_cache
 from quatrain.runtime.manifest import Manifest, TensorInfo, load_manifest
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+# ONNX Runtime multiplies every row of a call with every key, and masks what lies ahead: half of a
+# prompt's attention in one call. SmolLM2-135M, 512 tokens: 610 ms in one call, 560 in two, 622 in
+# four, since products of few rows are slower; 2000 tokens likewise (benchmarks/results.md).
+_CPU_PREFILL_CHUNK = 256
 
 Arrays = dict[str, NDArray[np.generic]]
 Backend = Literal["onnxruntime", "tensorrt"]
@@ -118,6 +124,13 @@ class Model:
     def busy_seconds(self) -> float:
         """Time spent inside the backend's run calls, all graphs together."""
         return sum(session.busy_seconds for session in self.sessions.values())
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Tokens of a prompt to run in one call: what was exported for, and on a CPU no more than
+        is fast there."""
+        exported = self.manifest.limits.prefill_chunk
+        return exported if self.backend == "tensorrt" else min(exported, _CPU_PREFILL_CHUNK)
 
     def count_calls(self) -> dict[str, int]:
         """How often each graph was run so far, by name."""

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from quatrain.runtime.kv_cache import HostMemory, KVCache
+from quatrain.runtime.host_memory import HostMemory
+from quatrain.runtime.kv_cache import KVCache
 from quatrain.runtime.manifest import CacheLayer
 from quatrain.runtime.session import Model
 

@@ -41,7 +41,7 @@ class PiggybackDecoder:
         manifest = model.manifest
         _check_arguments(batch_size, routing, max_deferred)
         self._history = TokenHistory(manifest, batch_size)
-        self._segments = Segments(model, self._history, manifest.limits.prefill_chunk)
+        self._segments = Segments(model, self._history, model.prefill_chunk)
         self.cache = self._segments.cache
         self._routing = routing
         self._max_deferred = max_deferred

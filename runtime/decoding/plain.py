@@ -25,7 +25,7 @@ class PlainDecoder:
         self._history = TokenHistory(manifest, batch_size)
         source = choose_token_source(model, self._history)
         self._runner = RowRunner(
-            graph, self.cache, source, manifest.limits.prefill_chunk, self._history.documents
+            graph, self.cache, source, model.prefill_chunk, self._history.documents
         )
         self._lengths = [0] * batch_size
         self._logits = np.zeros((batch_size, manifest.vocab_size), np.float32)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quatrain.runtime import growing_cache
+from quatrain.runtime import kv_cache
 from quatrain.runtime.errors import RequestError
 from quatrain.runtime.growing_cache import GrowingCache
 from quatrain.runtime.manifest import CacheLayer, CacheLayout
@@ -68,17 +68,12 @@ def test_matches_a_mask_exactly() -> None:
 def test_want_of_memory_leaves_the_cache_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = GrowingCache(LAYOUT, 1)
     before, version = dict(cache.tensors), cache.version
-    asked: list[str] = []
 
-    def refuse_the_third(name: str, *arguments: object) -> object:
-        asked.append(name)
-        if len(asked) == 3:
-            raise RequestError("a cache", "no memory", "use less")
-        return allocate(name, *arguments)
+    def refuse(sizes: list[int]) -> None:
+        raise OSError("no memory")
 
-    allocate = growing_cache.allocate_tensor
-    monkeypatch.setattr(growing_cache, "allocate_tensor", refuse_the_third)
-    with pytest.raises(RequestError):
+    monkeypatch.setattr(kv_cache, "allocate_together", refuse)
+    with pytest.raises(RequestError, match=r"no memory for key_cache\.0"):
         cache.fit(500, 500)
     assert cache.tensors == before
     assert (cache.length, cache.version) == (32, version)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -45,6 +46,23 @@ def test_auto_says_what_it_took_and_why(
         assert model.backend == "onnxruntime"
         assert model.reason == "it holds no engines"
     assert "ONNX Runtime (CPU): it holds no engines" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("backend", "exported", "tokens"),
+    [
+        ("onnxruntime", 512, 256),
+        ("onnxruntime", 100, 100),
+        ("tensorrt", 512, 512),
+    ],
+)
+def test_prompts_run_in_calls_that_the_backend_is_good_at(
+    model: Model, backend: Literal["onnxruntime", "tensorrt"], exported: int, tokens: int
+) -> None:
+    limits = msgspec.structs.replace(model.manifest.limits, prefill_chunk=exported)
+    manifest = msgspec.structs.replace(model.manifest, limits=limits)
+
+    assert Model(model.bundle, manifest, {}, backend, "test").prefill_chunk == tokens
 
 
 def test_tensorrt_is_not_replaced_when_asked_for(nvium_bundle: Path) -> None:
