@@ -25,7 +25,7 @@ class Groups:
 def quantize(
     weight: NDArray[np.floating], bits: int, group_size: int, dtype: np.dtype[np.generic]
 ) -> Groups:
-    """Signed symmetric codes from -(2^(bits-1) - 1) on: round(w / scale).
+    """Signed symmetric codes from -2^(bits-1) to 2^(bits-1) - 1: round(w / scale).
 
     Args:
         weight: [N, K] as checkpoints store it; K a multiple of `group_size`. No weight is larger
@@ -93,4 +93,5 @@ def _quantize_groups(
     groups: NDArray[np.float32], scales: NDArray[np.float32], largest: int
 ) -> Groups:
     codes = np.rint(groups / scales[:, None])
-    return Groups(np.clip(codes, -largest, largest, out=codes).astype(np.int8), scales)
+    # A scale is made for what is symmetric; a negative weight beyond it has one code more.
+    return Groups(np.clip(codes, -largest - 1, largest, out=codes).astype(np.int8), scales)

@@ -22,7 +22,7 @@ def test_eight_bits_round_to_half_a_step_and_four_do_no_worse_on_average(bits, s
     restored = dequantize(groups)
 
     assert groups.codes.shape == (64, 6) and groups.scales.shape == (2, 6)
-    assert np.abs(groups.codes).max() <= steps
+    assert groups.codes.min() >= -steps - 1 and groups.codes.max() <= steps
     assert (groups.scales.astype(dtype).astype(np.float32) == groups.scales).all()
     step = np.abs(weight.reshape(6, 2, 32)).max(axis=2, keepdims=True) / steps
     error = np.abs(weight - restored).reshape(6, 2, 32)
@@ -82,3 +82,9 @@ def test_weights_of_any_size_stay_finite_and_near(bits, largest, dtype):
         error = np.abs(weight.astype(np.float64) - restored).reshape(5, 3, 32)
         # Half a step and what clipping takes, and what float16 has no number for.
         assert (error <= peaks * (0.17 if bits == 4 else 1 / 127) + largest * 2.0**-24).all()
+
+
+def test_negative_weights_have_a_code_more():
+    codes = quantize(make_weight(64, 256), 4, 32, np.dtype(np.float32)).codes
+
+    assert codes.min() == -8 and codes.max() == 7
