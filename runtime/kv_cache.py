@@ -84,7 +84,7 @@ class KVCache:
     def num_bytes(self) -> int:
         """Bytes set aside, touched or not."""
         shapes = ((tensor.shape, tensor.dtype) for tensor in self.tensors.values())
-        return sum(int(np.prod(shape)) * ITEM_BYTES[dtype] for shape, dtype in shapes)
+        return sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in shapes)
 
 
 def round_up(length: int) -> int:
@@ -102,8 +102,9 @@ def allocate_cache(
     """Caches for `batch_size` sequences; raises `RequestError` if memory does not suffice."""
     tensors = {}
     for name, shape in list_shapes(layout, batch_size, layout.capacity).items():
-        with _refusing(name, shape):
-            block = allocate(math.prod(shape) * ITEM_BYTES[dtype])
+        num_bytes = math.prod(shape) * ITEM_BYTES[dtype]
+        with _refusing(shape, name, num_bytes):
+            block = allocate(num_bytes)
         tensors[name] = CacheTensor(name, dtype, shape, block)
     return KVCache(batch_size, layout.capacity, tensors)
 
@@ -112,7 +113,7 @@ def allocate_tensors(shapes: Mapping[str, Shape]) -> dict[str, CacheTensor]:
     """Zeros of float32 in host memory that will be used whole; raises `RequestError` if memory does
     not suffice."""
     sizes = [math.prod(shape) * ITEM_BYTES["float32"] for shape in shapes.values()]
-    with _refusing(*next(iter(shapes.items()))):
+    with _refusing(next(iter(shapes.values())), "the caches", sum(sizes)):
         blocks = allocate_together(sizes)
     return {
         name: CacheTensor(name, "float32", shape, block)
@@ -131,13 +132,13 @@ def list_shapes(layout: CacheLayout, batch_size: int, length: int) -> dict[str, 
 
 
 @contextmanager
-def _refusing(name: str, shape: Shape) -> Iterator[None]:
-    """Say what memory does not suffice for."""
+def _refusing(shape: Shape, what: str, num_bytes: int) -> Iterator[None]:
+    """Say what memory does not suffice for: `what`, a cache of that shape or several like it."""
     try:
         yield
     except (MemoryError, OSError) as error:  # mmap's own way to say so is an OSError
         raise RequestError(
             f"a cache for {shape[0]} sequences of {shape[2]} positions",
-            f"no memory for {name} {list(shape)}",
+            f"no memory for {what} ({num_bytes} bytes)",
             "use a smaller batch, shorter sequences, or export with a smaller --max-seq-len",
         ) from error

@@ -77,7 +77,7 @@ def test_too_little_memory_is_the_users_to_fix() -> None:
     layout = CacheLayout(capacity=40, layers=[layer], rows_per_token=3)
     with pytest.raises(RequestError, match="1 sequences of 120 positions") as caught:
         allocate_cache(layout, 1, "float32", refuse)
-    assert caught.value.found == "no memory for key_cache.0 [1, 2, 120, 8]"
+    assert caught.value.found == "no memory for key_cache.0 (7680 bytes)"
 
 
 def test_large_caches_cost_nothing_until_written() -> None:
