@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks._engines import ENGINES, export_model, find_obstacle
+from benchmarks._engines import ENGINES, ROOT, export_model, find_obstacle
 
 __all__ = [
     "BUILD",
@@ -16,7 +16,7 @@ __all__ = [
     "prepare_models",
 ]
 
-BUILD = Path(__file__).resolve().parents[1] / "build" / "smollm2"
+BUILD = ROOT / "build" / "smollm2"
 
 
 def add_peer_flags(

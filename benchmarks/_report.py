@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks._worker import Reply
 
-__all__ = ["Sample", "count_same_tokens", "sample", "summarize", "to_text"]
+__all__ = ["Sample", "count_same_tokens", "sample", "show_spread", "summarize", "to_text"]
 
 Spread = dict[str, float]
 Summary = dict[str, Any]
@@ -94,6 +94,11 @@ def to_text(summary: Summary, same_tokens: Mapping[str, int]) -> str:
 def _show(spread: Spread, digits: str, unit: str = "") -> str:
     middle, low, high = (format(spread[key], digits) for key in ("median", "min", "max"))
     return f"{middle}{unit} ({low} to {high})"
+
+
+def show_spread(values: Sequence[float]) -> str:
+    """Median and range of some ratios, say, in two digits."""
+    return _show(_spread(values), ".2f")
 
 
 def _spread_of(items: Sequence[Sample], row: str) -> Spread | None:

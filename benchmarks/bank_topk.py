@@ -21,6 +21,7 @@ from unittest import mock
 import numpy as np
 import onnx_ir as ir
 
+from benchmarks._report import show_spread
 from benchmarks._synthetic import SMOLLM2, write_checkpoint
 from quatrain.exporter.decoder import feed_forward
 from quatrain.exporter.export import export_checkpoint, plan_export
@@ -90,7 +91,7 @@ def _report(models: dict[str, Model], what: str, tokens: int, rounds: int) -> No
         ratios = [value / own for value, own in zip(values, seconds["gathered"], strict=True)]
         print(
             f"  {name:18} {statistics.median(values):8.4f} {min(values):8.4f} {max(values):8.4f}"
-            f"   {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            f"   {show_spread(ratios)}"
         )
 
 

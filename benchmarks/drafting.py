@@ -22,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks._report import show_spread
 from quatrain.exporter import export_checkpoint, open_checkpoint
 from quatrain.runtime import LLM, SamplingParams
 
@@ -110,7 +111,7 @@ def _report(
         ratios = [a / b for a, b in zip(own, plain, strict=True)]
         print(
             f"{case:8} {name:6} {statistics.median(own):8.1f} tokens/s: "
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); tokens a "
+            f"{show_spread(ratios)}; tokens a "
             f"step {statistics.mean(steps[name]):.2f}"
         )
 

@@ -10,10 +10,10 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 
 from benchmarks._engines import ENGINES, ROOT
 from benchmarks._peer_flags import add_peer_flags, choose_engines, choose_pythons, open_checkpoint
+from benchmarks._report import show_spread
 
 # llama.cpp's file is written by _llama_cpp_model.py, so how long that takes says nothing of it.
 _OURS = ("llama.cpp",)
@@ -58,12 +58,10 @@ def to_text(results: dict[str, list[tuple[float, float]]]) -> str:
         seconds = [taken for taken, _ in items]
         ratios = [mine / other for (mine, _), (other, _) in zip(items, first, strict=True)]
         memory = max(peak for _, peak in items)
-        lines.append(f"{name:<12}{_show(seconds):>24}{_show(ratios):>28}{memory:>11.0f} MB")
+        lines.append(
+            f"{name:<12}{show_spread(seconds):>24}{show_spread(ratios):>28}{memory:>11.0f} MB"
+        )
     return "\n".join(lines)
-
-
-def _show(values: list[float]) -> str:
-    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def main() -> None:

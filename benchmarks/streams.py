@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks._report import show_spread
 from quatrain.exporter import expand_checkpoint, export_checkpoint
 from quatrain.runtime.decoding.plain import PlainDecoder
 from quatrain.runtime.session import Model, open_model
@@ -120,10 +121,10 @@ def _report(variants: Variants, rounds: int, what: str) -> None:
     base = next(iter(seconds.values()))
     print(f"{what + ':':34} {'median':>9} {'min':>9} {'max':>9}   time(n) / time(1)")
     for name, values in seconds.items():
-        ratios = sorted(a / b for a, b in zip(values, base, strict=True))
+        ratios = [a / b for a, b in zip(values, base, strict=True)]
         print(
             f"  {name:32} {statistics.median(values):9.4f} {min(values):9.4f} {max(values):9.4f}   "
-            f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            f"{show_spread(ratios)}"
         )
 
 
