@@ -1,6 +1,6 @@
 """Writes the graphs of a decoder into a bundle, their weights attached by reference."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from quatrain.exporter.options import ExportOptions
 from quatrain.exporter.quantization import PackedWeights, read_packed_weights
 from quatrain.runtime.manifest import Graph, GraphVariant
 
-__all__ = ["WEIGHTS_FOLDER", "attach_weights", "write_graphs"]
+__all__ = ["WEIGHTS_FOLDER", "attach_weights", "make_graphs", "write_graphs"]
 
 WEIGHTS_FOLDER = "weights"
 
@@ -46,17 +46,16 @@ def write_graphs(
     ]
 
 
-def _write_variants(
-    bundle: Path,
+def make_graphs(
     checkpoint: Checkpoint,
     dtype: str,
     options: ExportOptions,
     device: Device,
-    packed: PackedWeights | None,
-) -> list[tuple[BuiltGraph, GraphVariant]]:
-    tensors = checkpoint.tensors if packed is None else packed.checkpoint.tensors
+    packed: PackedWeights | None = None,
+) -> Iterator[BuiltGraph]:
+    """Build every graph at one compute type, its weights attached: the packed ones, where there are
+    some."""
     stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
-    written = []
     for built in build_graphs(
         checkpoint.spec,
         stored,
@@ -68,7 +67,21 @@ def _write_variants(
     ):
         if packed is not None:
             read_packed_weights(built.model, packed.matrices, dtype, WEIGHTS_FOLDER)
+        tensors = checkpoint.tensors if packed is None else packed.checkpoint.tensors
         attach_weights(built.model.graph, tensors)
+        yield built
+
+
+def _write_variants(
+    bundle: Path,
+    checkpoint: Checkpoint,
+    dtype: str,
+    options: ExportOptions,
+    device: Device,
+    packed: PackedWeights | None,
+) -> list[tuple[BuiltGraph, GraphVariant]]:
+    written = []
+    for built in make_graphs(checkpoint, dtype, options, device, packed):
         path = f"{built.name}.{device}.{dtype}.onnx"
         ir.save(built.model, bundle / path)
         variant = GraphVariant(path=path, dtype=dtype, inputs=built.inputs, outputs=built.outputs)

@@ -8,14 +8,13 @@ import onnx
 import onnx_ir as ir
 
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
-from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES
 from quatrain.exporter.chosen_checkpoint import open_chosen
-from quatrain.exporter.decoder.graphs import BuiltGraph, build_graphs
+from quatrain.exporter.decoder.graphs import BuiltGraph
 from quatrain.exporter.description import describe_bundle
-from quatrain.exporter.graph_files import WEIGHTS_FOLDER, attach_weights
+from quatrain.exporter.graph_files import make_graphs
 from quatrain.exporter.memory import EmbeddingsPlace
 from quatrain.exporter.options import ExportOptions, ExportRequest, settle_options
-from quatrain.exporter.quantization import WeightKind, plan_packing, read_packed_weights
+from quatrain.exporter.quantization import WeightKind, plan_packing
 from quatrain.exporter.spec import DType
 from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.manifest import Graph, GraphVariant, Manifest, load_manifest
@@ -81,22 +80,10 @@ def load_planned(bundle: Path) -> PlannedModel:
 
 def make_planned(checkpoint: Checkpoint, options: ExportOptions) -> PlannedModel:
     """Of a checkpoint: its graphs are built, and nothing is written."""
-    stored = {name: SUPPORTED_DTYPES[t.dtype] for name, t in checkpoint.tensors.items()}
     packed = None
     if options.scheme is not None:
         packed = plan_packing(checkpoint, options.scheme, options.dtype)
-    built = build_graphs(
-        checkpoint.spec,
-        stored,
-        options.dtype,
-        options.capacity,
-        embeddings=options.embeddings,
-        joined=frozenset() if packed is None else packed.joined,
-    )
-    for graph in built:
-        if packed is not None:
-            read_packed_weights(graph.model, packed.matrices, options.dtype, WEIGHTS_FOLDER)
-        attach_weights(graph.model.graph, checkpoint.tensors)
+    built = list(make_graphs(checkpoint, options.dtype, options, "engine", packed))
     described = [_describe(graph, options.dtype) for graph in built]
     manifest = describe_bundle(checkpoint, options, described, [], None)
     return PlannedModel(manifest, {g.name: ir.to_proto(g.model).graph for g in built})

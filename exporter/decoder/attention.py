@@ -5,17 +5,17 @@ from onnxscript import OpBuilder
 from onnxscript.nn import Module
 
 from quatrain.exporter.checkpoint.names import attention_name
-from quatrain.exporter.decoder.joined_projections import Joined
+from quatrain.exporter.decoder.layer_setting import LayerSetting
 from quatrain.exporter.decoder.live_rows import LayerRows, Rows
 from quatrain.exporter.decoder.projection import (
     Linear,
     RMSNorm,
     project,
+    project_each,
     project_joined,
     split,
 )
 from quatrain.exporter.decoder.row_views import RowViews, Unit
-from quatrain.exporter.spec import DecoderSpec
 from quatrain.plugins.stream_attention.body import (
     STREAM_FACTORIZED_ATTENTION,
     stream_factorized_attention_function,
@@ -32,15 +32,9 @@ class SelfAttention(Module):
     count them among the heads.
     """
 
-    def __init__(
-        self,
-        spec: DecoderSpec,
-        layer: int,
-        rows: LayerRows,
-        dtype: ir.DataType,
-        joined: Joined = frozenset(),
-    ) -> None:
+    def __init__(self, setting: LayerSetting, layer: int, rows: LayerRows) -> None:
         super().__init__()
+        spec, dtype, joined = setting.spec, setting.dtype, setting.joined
         backbone = spec.backbone
         self.backbone = backbone
         self.rows = rows
@@ -50,8 +44,8 @@ class SelfAttention(Module):
         self.unit: Unit = "tokens" if spec.num_streams == 1 or self.is_factorized else "rows"
         self.window = backbone.window(layer)
         hidden, head_dim = backbone.hidden_size, backbone.head_dim
-        q_size = self.q_size = backbone.num_attention_heads * head_dim
-        kv_size = self.kv_size = backbone.num_key_value_heads * head_dim
+        q_size = backbone.num_attention_heads * head_dim
+        kv_size = backbone.num_key_value_heads * head_dim
         names = tuple(attention_name(layer, part) for part in ("q_proj", "k_proj", "v_proj"))
         self.joins_all, self.joins_key_value = names in joined, names[1:] in joined
         self.q_proj = Linear(hidden, q_size, backbone.attention_bias)
@@ -80,7 +74,9 @@ class SelfAttention(Module):
         keys = op.TensorScatter(key_cache, key, indices, axis=-2, mode="linear")
         values = op.TensorScatter(value_cache, value, indices, axis=-2, mode="linear")
         attended = self._attend(op, query, keys, values, views)
-        rows = op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), [0, -1, self.q_size])
+        rows = op.Reshape(
+            op.Transpose(attended, perm=[0, 2, 1, 3]), [0, -1, self.q_proj.out_features]
+        )
         return project(op, rows, self.o_proj, dtype=self.dtype), keys, values
 
     def _make_heads(
@@ -116,17 +112,14 @@ class SelfAttention(Module):
     def _project(
         self, op: OpBuilder, query_rows: ir.Value, key_rows: ir.Value
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
-        linears, sizes = [self.q_proj, self.k_proj, self.v_proj], [self.q_size, *[self.kv_size] * 2]
+        linears = [self.q_proj, self.k_proj, self.v_proj]
         if self.joins_all:
-            rows = project_joined(op, key_rows, linears, dtype=self.dtype)
-            query, key, value = split(op, rows, sizes, axis=-1)
+            query, key, value = project_each(op, key_rows, linears, joins=True, dtype=self.dtype)
             return query, key, value
         query = project(op, query_rows, self.q_proj, dtype=self.dtype)
-        if self.joins_key_value:
-            rows = project_joined(op, key_rows, linears[1:], dtype=self.dtype)
-            key, value = split(op, rows, sizes[1:], axis=-1)
-            return query, key, value
-        key, value = (project(op, key_rows, linear, dtype=self.dtype) for linear in linears[1:])
+        key, value = project_each(
+            op, key_rows, linears[1:], joins=self.joins_key_value, dtype=self.dtype
+        )
         return query, key, value
 
     def _count_heads(self) -> tuple[int, int]:

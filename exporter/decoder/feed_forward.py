@@ -6,9 +6,9 @@ from onnxscript.nn import Module
 
 from quatrain.exporter.checkpoint.names import feed_forward_name
 from quatrain.exporter.decoder.device import Device
-from quatrain.exporter.decoder.joined_projections import Joined
-from quatrain.exporter.decoder.projection import Linear, cast, project, project_joined, split
-from quatrain.exporter.spec import Backbone, BankTopK, DecoderSpec
+from quatrain.exporter.decoder.layer_setting import LayerSetting
+from quatrain.exporter.decoder.projection import Linear, cast, project, project_each
+from quatrain.exporter.spec import Backbone, BankTopK
 from quatrain.plugins.bank_topk_ffn.body import (
     BANK_TOPK_FEED_FORWARD,
     bank_topk_feed_forward_function,
@@ -22,17 +22,17 @@ from quatrain.plugins.bank_topk_ffn.selection import (
 __all__ = ["BankTopKFeedForward", "FeedForward", "make_feed_forward"]
 
 
-def make_feed_forward(
-    spec: DecoderSpec, layer: int, dtype: ir.DataType, device: Device, joined: Joined
-) -> "FeedForward | BankTopKFeedForward":
+def make_feed_forward(setting: LayerSetting, layer: int) -> "FeedForward | BankTopKFeedForward":
     """The feed-forward network of a layer."""
+    spec, dtype = setting.spec, setting.dtype
     banks = spec.feed_forward
-    joins = tuple(feed_forward_name(layer, part) for part in ("gate_proj", "up_proj")) in joined
+    names = tuple(feed_forward_name(layer, part) for part in ("gate_proj", "up_proj"))
+    joins = names in setting.joined
     if banks is None or (layer in banks.dense_fallback_layers and banks.gate_mode == "silu"):
         return FeedForward(spec.backbone, dtype, joins=joins)
     if banks.predictor_rank is None:
         return FeedForward(spec.backbone, dtype, banks, joins=joins)
-    return BankTopKFeedForward(spec.backbone, banks, layer, dtype, device)
+    return BankTopKFeedForward(spec.backbone, banks, layer, dtype, setting.device)
 
 
 class FeedForward(Module):
@@ -60,7 +60,9 @@ class FeedForward(Module):
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         """Rows [B, R, H] of the compute type to the same."""
-        gate, up = self._project(op, x)
+        gate, up = project_each(
+            op, x, [self.gate_proj, self.up_proj], joins=self.joins, dtype=self.dtype
+        )
         inner = op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)
         if self.banks is not None:
             wide = cast(op, inner, ir.DataType.FLOAT, source=self.dtype)
@@ -71,15 +73,6 @@ class FeedForward(Module):
             chosen = select_channels(op, magnitude, size, top_k)
             inner = op.Where(chosen, inner, op.CastLike(op.Constant(value_float=0.0), inner))
         return project(op, inner, self.down_proj, dtype=self.dtype)
-
-    def _project(self, op: OpBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        linears = [self.gate_proj, self.up_proj]
-        if self.joins:
-            rows = project_joined(op, x, linears, dtype=self.dtype)
-            gate, up = split(op, rows, [linear.out_features for linear in linears], axis=-1)
-        else:
-            gate, up = (project(op, x, linear, dtype=self.dtype) for linear in linears)
-        return gate, up
 
 
 class BankTopKFeedForward(Module):

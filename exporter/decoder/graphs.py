@@ -20,6 +20,7 @@ from quatrain.exporter.decoder.graph_builder import RememberingGraphBuilder
 from quatrain.exporter.decoder.graph_names import DRAFTER, list_layered_graphs
 from quatrain.exporter.decoder.head_weights import head_names, head_weights
 from quatrain.exporter.decoder.joined_projections import Joined
+from quatrain.exporter.decoder.layer_setting import LayerSetting
 from quatrain.exporter.decoder.layers import LayerStack
 from quatrain.exporter.decoder.live_rows import LayerRows, plan_live_rows
 from quatrain.exporter.decoder.projection import cast
@@ -190,9 +191,8 @@ class _GraphFactory:
         self, role: Role, plan: Mapping[int, LayerRows], index: int
     ) -> DecoderGraph | SegmentGraph:
         is_host = self.embeddings == "host"
-        stack = LayerStack(
-            self.spec, plan, self.ir_dtype, self.device, self.joined, host_embeddings=is_host
-        )
+        setting = LayerSetting(self.spec, self.ir_dtype, self.device, self.joined)
+        stack = LayerStack(setting, plan, host_embeddings=is_host)
         if role == "decoder":
             return DecoderGraph(self.spec, stack, self.ir_dtype)
         return SegmentGraph(self.spec, stack, index, self.ir_dtype)

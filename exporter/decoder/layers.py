@@ -7,14 +7,12 @@ from onnxscript import OpBuilder
 from onnxscript.nn import Module
 
 from quatrain.exporter.decoder.attention import SelfAttention
-from quatrain.exporter.decoder.device import Device
 from quatrain.exporter.decoder.embedding import HostRows, StreamEmbedding
 from quatrain.exporter.decoder.feed_forward import make_feed_forward
-from quatrain.exporter.decoder.joined_projections import Joined
+from quatrain.exporter.decoder.layer_setting import LayerSetting
 from quatrain.exporter.decoder.live_rows import LayerRows, Rows
 from quatrain.exporter.decoder.projection import RMSNorm
 from quatrain.exporter.decoder.row_views import RowViews
-from quatrain.exporter.spec import DecoderSpec
 
 __all__ = ["Caches", "DecoderLayer", "LayerStack"]
 
@@ -24,23 +22,16 @@ Caches = list[tuple[ir.Value, ir.Value]]
 class DecoderLayer(Module):
     """Pre-norm attention and feed-forward, each with its residual."""
 
-    def __init__(
-        self,
-        spec: DecoderSpec,
-        layer: int,
-        rows: LayerRows,
-        dtype: ir.DataType,
-        device: Device,
-        joined: Joined,
-    ) -> None:
+    def __init__(self, setting: LayerSetting, layer: int, rows: LayerRows) -> None:
         super().__init__()
-        hidden, epsilon = spec.backbone.hidden_size, spec.backbone.rms_norm_eps
+        backbone, dtype = setting.spec.backbone, setting.dtype
+        hidden, epsilon = backbone.hidden_size, backbone.rms_norm_eps
         self.layer = layer
         self.rows = rows
         self.input_layernorm = RMSNorm(hidden, epsilon, dtype)
-        self.self_attn = SelfAttention(spec, layer, rows, dtype, joined)
+        self.self_attn = SelfAttention(setting, layer, rows)
         self.post_attention_layernorm = RMSNorm(hidden, epsilon, dtype)
-        self.mlp = make_feed_forward(spec, layer, dtype, device, joined)
+        self.mlp = make_feed_forward(setting, layer)
 
     def forward(
         self,
@@ -76,22 +67,15 @@ class LayerStack(Module):
     """
 
     def __init__(
-        self,
-        spec: DecoderSpec,
-        plan: Mapping[int, LayerRows],
-        dtype: ir.DataType,
-        device: Device,
-        joined: Joined,
-        *,
-        host_embeddings: bool,
+        self, setting: LayerSetting, plan: Mapping[int, LayerRows], *, host_embeddings: bool
     ) -> None:
         super().__init__("model")
+        spec, dtype = setting.spec, setting.dtype
         backbone = spec.backbone
         self.plan = plan
         self.sources = {layer: spec.mirror_source(layer) for layer in plan}
         for index, rows in plan.items():
-            layer = DecoderLayer(spec, index, rows, dtype, device, joined)
-            setattr(self, f"layers.{index}", layer)
+            setattr(self, f"layers.{index}", DecoderLayer(setting, index, rows))
         self.starts_here = 0 in plan
         if self.starts_here:
             embedding = HostRows if host_embeddings else StreamEmbedding

@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnxscript import OpBuilder
 from onnxscript.nn import Module, Parameter
 
-__all__ = ["Linear", "RMSNorm", "cast", "project", "project_joined", "split"]
+__all__ = ["Linear", "RMSNorm", "cast", "project", "project_each", "project_joined", "split"]
 
 
 class Linear(Module):
@@ -46,6 +46,16 @@ def project_joined(
     y = op.MatMul(x, op.Concat(*weights, axis=1))
     biases = [cast(op, bias, dtype) for _, bias in pairs if bias is not None]
     return op.Add(y, op.Concat(*biases, axis=0)) if biases else y
+
+
+def project_each(
+    op: OpBuilder, x: ir.Value, linears: Sequence[Linear], *, joins: bool, dtype: ir.DataType
+) -> list[ir.Value]:
+    """x [..., in] times each of these weights [..., out]; with `joins`, by one product."""
+    if not joins:
+        return [project(op, x, linear, dtype=dtype) for linear in linears]
+    y = project_joined(op, x, linears, dtype=dtype)
+    return split(op, y, [linear.out_features for linear in linears], axis=-1)
 
 
 def split(op: OpBuilder, x: ir.Value, sizes: Sequence[int], axis: int) -> list[ir.Value]:

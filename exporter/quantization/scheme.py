@@ -1,13 +1,13 @@
 """Which weights get how few bits, and which of them lie side by side."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from quatrain.exporter.checkpoint.lazy_tensor import LazyTensor
-from quatrain.exporter.checkpoint.names import EMBEDDINGS, attention_name, feed_forward_name
+from quatrain.exporter.checkpoint.names import EMBEDDINGS
 from quatrain.exporter.decoder.head_weights import head_weights
-from quatrain.exporter.decoder.joined_projections import list_joined
+from quatrain.exporter.decoder.joined_projections import list_projections
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.spec import DecoderSpec
 
@@ -80,7 +80,7 @@ def choose_operands(
     adapters, predictors and dynamics; feed-forward networks behind a predictor, whose operator
     gathers rows; and matrices that groups do not divide.
     """
-    operands = [Operand(names, scheme.bits) for names in _list_projections(spec)]
+    operands = [Operand(names, scheme.bits) for names in list_projections(spec)]
     if scheme.bits_of_heads < 16:
         operands += [Operand((name,), scheme.bits_of_heads) for name in _list_heads(spec)]
     return [operand for operand in operands if _is_divided(operand, tensors, scheme)]
@@ -104,20 +104,3 @@ def _list_heads(spec: DecoderSpec) -> list[str]:
     """Of a model with exits only those that are nothing but heads."""
     heads = list(dict.fromkeys(head_weights(spec)))
     return heads if spec.exits is None else [name for name in heads if name != EMBEDDINGS]
-
-
-def _list_projections(spec: DecoderSpec) -> Iterator[tuple[str, ...]]:
-    """Those that one product multiplies, together."""
-    partners = {name: names for names in list_joined(spec) for name in names}
-    listed = (partners.get(name, (name,)) for name in _name_projections(spec))
-    yield from dict.fromkeys(listed)
-
-
-def _name_projections(spec: DecoderSpec) -> Iterator[str]:
-    banks = spec.feed_forward
-    has_operator = banks is not None and banks.predictor_rank is not None
-    for layer in range(spec.backbone.num_hidden_layers):
-        yield from (attention_name(layer, f"{part}_proj") for part in ("q", "k", "v", "o"))
-        if not has_operator:
-            parts = ("gate_proj", "up_proj", "down_proj")
-            yield from (feed_forward_name(layer, part) for part in parts)

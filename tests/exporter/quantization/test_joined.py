@@ -9,7 +9,7 @@ import torch
 from tests.exporter.decoder.test_backbones import make_llama, make_qwen2, make_qwen3, randomize
 
 from quatrain.exporter.checkpoint import open_checkpoint
-from quatrain.exporter.decoder.joined_projections import list_joined
+from quatrain.exporter.decoder.joined_projections import list_projections
 from quatrain.exporter.export import export_checkpoint
 from quatrain.runtime.manifest import load_manifest
 
@@ -58,7 +58,7 @@ def test_keys_of_other_rows_are_not_multiplied_with_the_queries():
 
     apart = {
         int(re.findall(r"[0-9]+", names[0])[0])
-        for names in list_joined(spec)
+        for names in list_projections(spec)
         if names[0].endswith("k_proj.weight")
     }
 
