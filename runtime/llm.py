@@ -48,6 +48,9 @@ class LLM:
             distribution of drawn ones.
         exact: On a CPU, multiply with quantized weights in float32, at a fraction of the speed,
             instead of rounding what is multiplied with them to 8 bits. Nothing else depends on it.
+        session_cache: On a CPU, a folder to keep sessions in, as ONNX Runtime optimized them: the
+            bundle then opens in half the time or less. Made where there is none; takes as much room
+            as the weights do in memory, and may be removed at any time.
         self_test: Generate the manifest's self-test first; `BundleError` if other tokens come out.
         verify: Compare sizes and hashes of the files with the manifest first.
 
@@ -66,6 +69,7 @@ class LLM:
         max_deferred: int | None = None,
         draft: DraftSetting = "auto",
         exact: bool = False,
+        session_cache: str | Path | None = None,
         self_test: bool = False,
         verify: bool = True,
     ) -> None:
@@ -77,7 +81,13 @@ class LLM:
         bound = _settle_max_deferred(max_deferred, manifest)
         drafting = settle_draft(draft, manifest)
         tokenizer = open_tokenizer(folder, manifest)
-        model = open_model(folder, backend=backend, threads=threads, exact=exact)
+        model = open_model(
+            folder,
+            backend=backend,
+            threads=threads,
+            exact=exact,
+            session_cache=None if session_cache is None else Path(session_cache),
+        )
         self._served = ServedModel(model, tokenizer, bound, drafting)
         self._stats = self._served.make_stats([], self._served.make_meter())
         if self_test:

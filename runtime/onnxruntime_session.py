@@ -1,5 +1,6 @@
 """ONNX Runtime on the CPU: buffers bound once by address, caches updated in place."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,18 +16,23 @@ from quatrain.runtime.huge_pages import huge_pages
 from quatrain.runtime.kv_cache import CacheTensor, KVCache
 from quatrain.runtime.manifest import Graph, TensorInfo
 from quatrain.runtime.session import Arrays, BoundGraph, Sizes, resolve_shape
+from quatrain.runtime.session_cache import SessionCache
 
 __all__ = ["CUDA_PROVIDERS", "OnnxRuntimeSession", "list_providers", "open_session"]
+
+logger = logging.getLogger(__name__)
 
 _Bind = Callable[[str, str, int, type[np.generic], tuple[int, ...], int], None]
 
 Provider = str | tuple[str, dict[str, str]]
+CPU_PROVIDERS: tuple[Provider, ...] = ("CPUExecutionProvider",)
 CUDA_PROVIDERS: tuple[Provider, ...] = (
     ("CUDAExecutionProvider", {"use_tf32": "0"}),  # float32 is what was asked for
     "CPUExecutionProvider",
 )
 
 MAX_CALLS = 32
+WEIGHTS_NAME = "model.data"
 SPIN_MICROSECONDS = "100"
 DTYPES = {"tensor(int64)": "int64", "tensor(bool)": "bool", "tensor(float)": "float32"}
 LOAD_ERRORS = (
@@ -164,20 +170,20 @@ def open_session(
     bundle: Path,
     graph: Graph,
     threads: int | None,
-    providers: Sequence[Provider] = ("CPUExecutionProvider",),
+    providers: Sequence[Provider] = CPU_PROVIDERS,
     *,
     exact: bool = False,
+    cache: SessionCache | None = None,
 ) -> OnnxRuntimeSession:
     """Load a graph of the bundle; raises `BundleError` if it is missing, altered or unsupported.
 
-    `exact` is that of `open_model`.
+    `exact` is that of `open_model`; `cache` is for the CPU only.
     """
     path = bundle / graph.path
+    session = None if cache is None else _open_cached(path, cache, threads, exact)
     try:
-        with huge_pages():
-            session = InferenceSession(
-                path, _session_options(threads, exact), providers=list(providers)
-            )
+        if session is None:
+            session = _load(path, _session_options(threads, exact), providers)
     except LOAD_ERRORS as error:
         raise BundleError(
             f"load {path} in ONNX Runtime {ort.get_version_string()}",
@@ -193,6 +199,53 @@ def open_session(
             "export the checkpoint again",
         )
     return OnnxRuntimeSession(session, graph)
+
+
+def _load(
+    path: Path, options: ort.SessionOptions, providers: Sequence[Provider] = CPU_PROVIDERS
+) -> InferenceSession:
+    with huge_pages():
+        return InferenceSession(path, options, providers=list(providers))
+
+
+def _open_cached(
+    path: Path, cache: SessionCache, threads: int | None, exact: bool
+) -> InferenceSession | None:
+    """The session out of the cache, put there first where it is not; None if that fails."""
+    options = _session_options(threads, exact)
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # done already
+    try:
+        backend = f"{ort.get_version_string()}, {ort.get_build_info()}, exact={exact}"
+        made_from = cache.describe(path, backend)
+        model = cache.find(made_from) or cache.store(
+            made_from, lambda target: _save_optimized(path, target, exact)
+        )
+        try:
+            return _load(model, options)
+        except LOAD_ERRORS:
+            cache.discard(made_from)
+            raise
+    except (*LOAD_ERRORS, OSError, RuntimeError) as error:
+        [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        logger.warning("%s is opened without the session cache %s: %s", path, cache.folder, reason)
+        return None
+
+
+def _save_optimized(path: Path, target: Path, exact: bool) -> None:
+    """Have ONNX Runtime write the graph as it would run it, its weights in a file beside.
+
+    They are as the graph reads them, float32 or codes, not as kernels pack them: those take twice
+    the room, and are mapped from the file, where they get no huge pages (benchmarks/results.md).
+    """
+    options = _session_options(1, exact)
+    options.log_severity_level = 3  # it warns that the file is for this processor: that is the key
+    options.optimized_model_filepath = str(target)
+    for name, value in (
+        ("session.optimized_model_external_initializers_file_name", WEIGHTS_NAME),
+        ("session.disable_prepacking", "1"),  # of a session that never runs
+    ):
+        options.add_session_config_entry(name, value)
+    InferenceSession(path, options, providers=list(CPU_PROVIDERS))
 
 
 def _bind_tensors(

@@ -16,6 +16,7 @@ from quatrain.runtime.host_embeddings import MappedEmbeddings
 from quatrain.runtime.host_memory import allocate_host
 from quatrain.runtime.kv_cache import KVCache, MemoryBlock, allocate_cache
 from quatrain.runtime.manifest import Manifest, TensorInfo, load_manifest
+from quatrain.runtime.session_cache import open_session_cache
 
 if TYPE_CHECKING:
     from quatrain.runtime.tensorrt_session import FoundEngines
@@ -182,6 +183,7 @@ def open_model(
     backend: Literal["auto"] | Backend = "auto",
     threads: int | None = None,
     exact: bool = False,
+    session_cache: Path | None = None,
 ) -> Model:
     """Open every graph of a bundle.
 
@@ -191,6 +193,10 @@ def open_model(
         threads: Threads of ONNX Runtime; None leaves it to ONNX Runtime (one per core).
         exact: On the CPU, multiply with quantized weights in float32, as slowly as with float32
             weights, instead of rounding what is multiplied with them to 8 bits.
+        session_cache: A folder, made where there is none, for what ONNX Runtime makes of a graph
+            when it opens it on this CPU: from then on it opens in half the time or less. Takes as
+            much room as the weights do in memory. What goes wrong with it is logged, never raised;
+            `quatrain.runtime.session_cache` says what is checked.
 
     Raises:
         BundleError: the manifest or a graph is missing, altered or inconsistent.
@@ -206,8 +212,9 @@ def open_model(
             "choose one of these, or leave it unset",
         )
     manifest = load_manifest(bundle)
+    on_cpu = partial(_open_onnxruntime, bundle, manifest, threads, exact, session_cache)
     if backend == "onnxruntime":
-        return _open_onnxruntime(bundle, manifest, threads, "asked for", exact)
+        return on_cpu("asked for")
     from quatrain.runtime.tensorrt_session import find_engines
 
     try:
@@ -215,7 +222,7 @@ def open_model(
     except EngineError as error:
         if backend == "tensorrt":
             raise
-        return _open_onnxruntime(bundle, manifest, threads, error.found, exact)
+        return on_cpu(error.found)
     reason = "asked for" if backend == "tensorrt" else f"engines for SM {found.chosen.sm}"
     return _open_tensorrt(bundle, manifest, found, reason)
 
@@ -249,13 +256,21 @@ def _map_embeddings(bundle: Path, manifest: Manifest) -> MappedEmbeddings | None
 
 
 def _open_onnxruntime(
-    bundle: Path, manifest: Manifest, threads: int | None, reason: str, exact: bool
+    bundle: Path,
+    manifest: Manifest,
+    threads: int | None,
+    exact: bool,
+    session_cache: Path | None,
+    reason: str,
 ) -> Model:
     from quatrain.runtime.onnxruntime_session import open_session
 
+    cache = None
+    if session_cache is not None:
+        cache = open_session_cache(session_cache, bundle, manifest)
     sessions: dict[str, Session] = {}
     for graph in manifest.graphs:
-        sessions[graph.name] = open_session(bundle, graph, threads, exact=exact)
+        sessions[graph.name] = open_session(bundle, graph, threads, exact=exact, cache=cache)
     logger.info("%s runs on ONNX Runtime (CPU): %s", bundle, reason)
     return Model(bundle, manifest, sessions, "onnxruntime", reason)
 

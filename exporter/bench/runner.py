@@ -54,7 +54,12 @@ class Runner:
         start = time.perf_counter()
         manifest = load_manifest(bundle)
         tokenizer = open_tokenizer(bundle, manifest)
-        model = open_model(bundle, backend=setting.backend, threads=setting.threads)
+        model = open_model(
+            bundle,
+            backend=setting.backend,
+            threads=setting.threads,
+            session_cache=setting.session_cache,
+        )
         draft = settle_draft(choose_draft(setting, manifest), manifest)
         self._served = ServedModel(model, tokenizer, manifest.limits.max_deferred, draft)
         seconds = time.perf_counter() - start

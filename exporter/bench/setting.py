@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from quatrain.runtime.errors import RequestError
@@ -28,6 +29,7 @@ class BenchSetting:
     warm_ups: int = 1
     backend: Literal["auto", "onnxruntime", "tensorrt"] = "auto"
     draft: Literal["auto"] | int = "auto"
+    session_cache: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         asked = f"a benchmark of {self.bundle}"
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(json.dumps(request, default=os.fspath) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except OSError:

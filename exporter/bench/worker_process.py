@@ -35,7 +35,14 @@ def main() -> None:
 
 
 def _read_setting(fields: dict[str, Any]) -> BenchSetting:
-    return BenchSetting(**fields | {"prompt_tokens": tuple(fields["prompt_tokens"])})
+    folder = fields["session_cache"]
+    return BenchSetting(
+        **fields
+        | {
+            "prompt_tokens": tuple(fields["prompt_tokens"]),
+            "session_cache": None if folder is None else Path(folder),
+        }
+    )
 
 
 def _send(stream: TextIO, message: Mapping[str, Any]) -> None:

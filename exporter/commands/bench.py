@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
-from quatrain.exporter.commands.llm_flags import add_backend_flags, read_draft
+from quatrain.exporter.commands.llm_flags import (
+    add_backend_flags,
+    add_session_cache_flag,
+    read_draft,
+)
 from quatrain.exporter.table import Table, format_bytes
 
 if TYPE_CHECKING:
@@ -32,7 +36,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="UTF-8 text that prompts are cut from (default: a passage that comes along)",
     )
     _add_setting_flags(parser)
-    add_backend_flags(parser).add_argument(
+    running = add_backend_flags(parser)
+    add_session_cache_flag(running)
+    running.add_argument(
         "--draft",
         type=read_draft,
         default="auto",
@@ -81,6 +87,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         warm_ups=args.warm_ups,
         backend=args.backend,
         draft=args.draft,
+        session_cache=args.session_cache,
     )
     report = bench_bundles(
         args.bundles, setting, baseline=args.baseline, text=args.text, say=console.say

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from quatrain.runtime import LLM
 
-__all__ = ["add_backend_flags", "add_llm_flags", "open_llm", "read_draft"]
+__all__ = [
+    "add_backend_flags",
+    "add_llm_flags",
+    "add_session_cache_flag",
+    "open_llm",
+    "read_draft",
+]
 
 
 def add_llm_flags(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +41,7 @@ def add_llm_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="on a CPU, multiply with quantized weights in float32, which is slow",
     )
+    add_session_cache_flag(group)
     group.add_argument(
         "--self-test",
         action="store_true",
@@ -57,6 +64,17 @@ def add_backend_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
     return group
 
 
+def add_session_cache_flag(group: argparse._ArgumentGroup) -> None:
+    """Declare where optimized sessions are kept."""
+    group.add_argument(
+        "--session-cache",
+        type=Path,
+        metavar="DIR",
+        help="on a CPU, keep what ONNX Runtime makes of the graphs here, and open them from it"
+        " (default: nowhere)",
+    )
+
+
 def open_llm(args: argparse.Namespace) -> "LLM":
     """Open the bundle as asked."""
     from quatrain.runtime import LLM
@@ -68,6 +86,7 @@ def open_llm(args: argparse.Namespace) -> "LLM":
         max_deferred=args.max_deferred,
         draft=args.draft,
         exact=args.exact,
+        session_cache=args.session_cache,
         self_test=args.self_test,
     )
 

@@ -64,6 +64,16 @@ def test_bundles_of_one_model_agree_on_all_tokens(bundles, tmp_path):
     assert report.runs[1].ratios is None and report.runs[0].ratios is not None
 
 
+def test_sessions_come_out_of_the_cache_that_was_asked_for(bundles, tmp_path, capfd):
+    words = ["bench", str(bundles / "dense"), "--prompt-tokens", "4", "--new-tokens", "3"]
+    words += ["--repeats", "1", "--warm-ups", "0", "--threads", "1", "--json"]
+
+    assert main([*words, "--session-cache", str(tmp_path / "cache")]) == 0
+
+    assert json.loads(capfd.readouterr().out)["runs"]
+    assert [path.name for path in (tmp_path / "cache").glob("*/model.onnx")] == ["model.onnx"]
+
+
 def test_the_command_prints_one_document_or_markdown_and_draws(bundles, tmp_path, capfd):
     words = ["bench", str(bundles / "dense"), "--prompt-tokens", "4", "9", "--new-tokens", "3"]
     words += ["--repeats", "1", "--warm-ups", "0", "--threads", "1"]

@@ -1,0 +1,309 @@
+"""Sessions kept as ONNX Runtime optimized them: the same outputs, and never a reason to fail."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from quatrain.exporter import export_checkpoint
+from quatrain.runtime import LLM, SamplingParams, onnxruntime_session, session_cache
+from quatrain.runtime.manifest import dump_manifest, load_manifest
+from quatrain.runtime.session import open_model
+from quatrain.runtime.session_cache import SessionCache, open_session_cache
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "checkpoints"
+CHECKED = {"self_test": False, "verify": False}
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One graph, its weights linked."""
+    folder = tmp_path_factory.mktemp("cached") / "bundle"
+    export_checkpoint(SAMPLES / "topics-dense", folder, **CHECKED)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "below" / "cache"
+
+
+def look(bundle: Path, cache: Path | None, **settings: object) -> tuple[bytes, list[list[int]]]:
+    """All logits and some tokens."""
+    prompts = [[5, 9, 300, 7], [8, 8]]
+    with LLM(bundle, threads=1, session_cache=cache, **settings) as llm:  # type: ignore[arg-type]
+        logits = np.concatenate([llm.logits(prompt)[0] for prompt in prompts])
+        drawn = SamplingParams(seed=1, max_tokens=6, ignore_eos=True)
+        results = llm.generate(prompts, [GREEDY, drawn])
+    return logits.tobytes(), [result.token_ids for result in results]
+
+
+def only_entry(cache: Path) -> Path:
+    [entry] = cache.iterdir()
+    return entry
+
+
+def count_optimizations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Grows by a path whenever a session is optimized for a cache."""
+    saved: list[Path] = []
+
+    def save(path: Path, target: Path, exact: bool) -> None:
+        saved.append(path)
+        original(path, target, exact)
+
+    original = onnxruntime_session._save_optimized
+    monkeypatch.setattr(onnxruntime_session, "_save_optimized", save)
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "settings"),
+    [
+        ("topics-dense", {"quantize": "int8"}, {"exact": True}),
+        ("topics-bank-topk", {"quantize": "int4"}, {}),
+        ("topics-hidden-decoding", {"embeddings": "host"}, {}),
+        ("topics-hilp", {"drafter": True}, {"draft": 3}),
+        ("topics-nvium", {"quantize": "int4"}, {}),
+    ],
+)
+def test_outputs_are_the_same_to_the_bit(
+    tmp_path: Path, name: str, options: dict[str, object], settings: dict[str, object]
+) -> None:
+    bundle, cache = tmp_path / "bundle", tmp_path / "cache"
+    export_checkpoint(SAMPLES / name, bundle, **CHECKED, **options)  # type: ignore[arg-type]
+    wanted = look(bundle, None, **settings)
+    assert look(bundle, cache, **settings) == wanted  # which writes the entries
+    assert len(list(cache.iterdir())) == len(load_manifest(bundle).graphs)
+    assert look(bundle, cache, **settings) == wanted
+
+
+def test_a_second_opening_optimizes_nothing(
+    bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = count_optimizations(monkeypatch)
+    opened: list[Path] = []
+    load = onnxruntime_session._load
+    monkeypatch.setattr(
+        onnxruntime_session, "_load", lambda path, *rest: opened.append(path) or load(path, *rest)
+    )
+    for _ in range(2):
+        open_model(bundle, backend="onnxruntime", threads=1, session_cache=cache).close()
+    assert saved == [bundle / "decoder.cpu.float32.onnx"]
+    assert opened == [only_entry(cache) / "model.onnx"] * 2
+
+
+def test_the_entry_is_the_datas_wherever_the_bundle_lies(
+    bundle: Path, cache: Path, tmp_path: Path
+) -> None:
+    look(bundle, cache)
+    shutil.copytree(bundle, tmp_path / "elsewhere")  # with its times
+    look(tmp_path / "elsewhere", cache)
+    only_entry(cache)
+
+
+def change_link(bundle: Path) -> None:
+    """Weights of another time, and a manifest that says so."""
+    manifest = load_manifest(bundle)
+    files = []
+    for record in manifest.files:
+        if record.link is not None:
+            os.utime(bundle / record.path, ns=(1, 1))
+            link = msgspec.structs.replace(record.link, mtime_ns=1)
+            record = msgspec.structs.replace(record, link=link)
+        files.append(record)
+    (bundle / "manifest.json").write_bytes(
+        dump_manifest(msgspec.structs.replace(manifest, files=files))
+    )
+
+
+def test_other_weights_graphs_versions_processors_and_options_are_other_entries(
+    bundle: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(bundle, copy, copy_function=shutil.copyfile)
+    for record in load_manifest(bundle).files:
+        shutil.copystat(bundle / record.path, copy / record.path)
+    graph = copy / "decoder.cpu.float32.onnx"
+    seen = []
+
+    def add() -> None:
+        with open_model(copy, backend="onnxruntime", threads=1, session_cache=cache):
+            seen.append(len(list(cache.iterdir())))
+
+    add()
+    change_link(copy)
+    add()
+    graph.write_bytes(graph.read_bytes() + b"\x1a\x00")  # an empty doc_string behind the rest
+    add()
+    monkeypatch.setattr(session_cache, "describe_cpu", lambda: "another")
+    add()
+    monkeypatch.setattr(onnxruntime_session.ort, "get_build_info", lambda: "another")
+    add()
+    open_model(copy, backend="onnxruntime", threads=2, exact=True, session_cache=cache).close()
+    assert [*seen, len(list(cache.iterdir()))] == [1, 2, 3, 4, 5, 6]
+    open_model(copy, backend="onnxruntime", threads=1, exact=True, session_cache=cache).close()
+    assert len(list(cache.iterdir())) == 6  # threads do not matter
+
+
+def truncate(entry: Path) -> None:
+    data = entry / "model.data"
+    os.truncate(data, data.stat().st_size - 1)
+
+
+def alter(entry: Path) -> None:
+    model = bytearray((entry / "model.onnx").read_bytes())
+    model[len(model) // 2] ^= 1
+    (entry / "model.onnx").write_bytes(model)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        truncate,
+        alter,
+        lambda entry: (entry / "model.data").unlink(),
+        lambda entry: (entry / "entry.json").unlink(),
+        lambda entry: (entry / "entry.json").write_text("[]"),
+        lambda entry: (entry / "entry.json").write_text('{"made_from": {}}'),
+    ],
+)
+def test_a_spoilt_entry_is_made_again(
+    bundle: Path,
+    cache: Path,
+    spoil: Callable[[Path], object],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = look(bundle, cache)
+    saved = count_optimizations(monkeypatch)
+    spoil(only_entry(cache))
+    assert look(bundle, cache) == wanted
+    assert "is made again" in caplog.text
+    assert look(bundle, cache) == wanted
+    assert len(saved) == 1
+    only_entry(cache)
+
+
+def test_an_entry_that_onnx_runtime_refuses_goes_and_the_bundle_is_opened_without(
+    bundle: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = look(bundle, None)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            onnxruntime_session,
+            "_save_optimized",
+            lambda path, target, exact: target.write_bytes(b"no model"),
+        )
+        assert look(bundle, cache) == wanted
+    assert "is opened without the session cache" in caplog.text
+    assert not list(cache.iterdir())
+    assert look(bundle, cache) == wanted
+    assert (only_entry(cache) / "model.data").exists()
+
+
+SCRIPT = """
+import logging, resource, signal, sys
+from quatrain.runtime import LLM
+logging.basicConfig(level=logging.WARNING)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+LLM(sys.argv[1], threads=1, session_cache=sys.argv[2]).close()
+"""
+
+
+@pytest.mark.parametrize("room", [0, 1_000_000])
+def test_a_full_disk_leaves_nothing_and_opens_the_bundle(
+    bundle: Path, cache: Path, room: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(bundle), str(cache), str(room)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "is opened without the session cache" in done.stderr
+    assert not list(cache.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_opens_the_bundle(
+    bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert look(bundle, tmp_path / "file") == look(bundle, None)
+    assert "is opened without the session cache" in caplog.text
+
+
+def test_a_bundle_that_is_not_as_recorded_has_no_cache(
+    bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = load_manifest(bundle)
+    copy = tmp_path / "copy"
+    shutil.copytree(bundle, copy)
+    [weights] = (copy / "weights").iterdir()
+    os.utime(weights, ns=(1, 1))
+    assert open_session_cache(tmp_path / "cache", copy, manifest) is None
+    with weights.open("ab") as file:
+        file.write(b"more")
+    assert open_session_cache(tmp_path / "cache", copy, manifest) is None
+    assert "modified since" in caplog.text and "its manifest says" in caplog.text
+
+
+KEY = {"made": "of nothing"}
+
+
+def write_one(target: Path) -> None:
+    target.write_bytes(b"one")
+
+
+def test_who_comes_second_takes_what_is_there(tmp_path: Path) -> None:
+    cache = SessionCache(tmp_path, "weights")
+
+    def write_late(target: Path) -> None:
+        cache.store(KEY, write_one)
+        target.write_bytes(b"two")
+
+    assert cache.store(KEY, write_late).read_bytes() == b"one"
+    assert cache.find(KEY) == only_entry(tmp_path) / "model.onnx"
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(target: Path) -> None:
+        write_one(target)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SessionCache(tmp_path, "weights").store(KEY, interrupt)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_is_cleared_once_it_is_old(tmp_path: Path) -> None:
+    new, old = tmp_path / ".unfinished-new", tmp_path / ".unfinished-old"
+    for folder in (new, old):
+        folder.mkdir()
+        (folder / "model.data").write_bytes(b"half")
+    for path in (old / "model.data", old):
+        os.utime(path, (time.time() - 7200,) * 2)
+    cache = SessionCache(tmp_path, "weights")
+    cache.store(KEY, write_one)
+    assert new.exists() and not old.exists()
+    assert cache.find(KEY) is not None
+
+
+def test_nothing_there_is_nothing_to_warn_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert SessionCache(tmp_path / "none", "weights").find(KEY) is None
+    assert not caplog.records
