@@ -25,15 +25,17 @@ def check_output_file(path: Path, asked: str) -> None:
         raise RequestError(asked, found, "name a file in a folder that exists")
 
 
-def write_output_file(path: Path, text: str, asked: str) -> None:
+def write_output_file(path: Path, content: str | bytes, asked: str) -> None:
     """Write the file whole or not at all, even over an older one; what a link leads to, not the
-    link. Stray bytes of file names become escapes.
+    link. Stray bytes of file names in a text become escapes.
 
     Raises:
         RequestError: It cannot be written. It begins with `asked`.
     """
+    if isinstance(content, str):
+        content = content.encode("utf-8", "backslashreplace")
     try:
-        write_file(path.resolve(), text.encode("utf-8", "backslashreplace"))
+        write_file(path.resolve(), content)
     except OSError as error:
         found = error.strerror or str(error)
         raise RequestError(asked, found, "name a file that can be written") from error

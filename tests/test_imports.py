@@ -25,6 +25,7 @@ PLUGINS_ON_A_DEVICE = ("runtime/engine_plugins.py", "quatrain.plugins.registry")
 # A heavy package and the files that may import it (nobody else, not even inside a function).
 HEAVY = {
     "cuda": ("plugins/cuda_launcher.py", "runtime/tensorrt_session.py"),
+    "font_source_sans_pro": ("exporter/charts/png.py",),
     "onnx": ("exporter/*",),
     "onnx_ir": ("exporter/*", "plugins/*/body.py", "plugins/*/selection.py"),
     "onnxruntime": ("runtime/onnxruntime_session.py",),
@@ -34,6 +35,7 @@ HEAVY = {
         "exporter/comparison/polygraphy_runner.py",
         "exporter/engine/tensorrt_adapter.py",
     ),
+    "resvg_py": ("exporter/charts/png.py",),
     "rich": ("exporter/table.py",),
     "safetensors": (),
     "tensorrt": ("exporter/engine/tensorrt_adapter.py", "runtime/tensorrt_session.py"),

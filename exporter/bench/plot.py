@@ -1,36 +1,16 @@
-"""Tokens per second as bars, a group for each case."""
-
-from pathlib import Path
+"""Tokens per second, and the time to the first, as bars: a group for each case."""
 
 from quatrain.exporter.bench.report import BenchReport, BenchRun
-from quatrain.exporter.bundle import write_file
-from quatrain.exporter.charts import Chart, Series, draw_charts
-from quatrain.runtime.errors import RequestError
+from quatrain.exporter.charts import Chart, Series
 
-__all__ = ["check_plot_path", "plot_report"]
+__all__ = ["chart_report"]
 
 
-def check_plot_path(path: Path) -> None:
-    """Raise `RequestError` for what could not be written after all that measuring."""
-    if path.suffix.lower() != ".svg":
-        raise RequestError(
-            f"a plot in {path} (--plot)",
-            "charts are drawn as SVG, which browsers and office programs show",
-            f"name it {path.with_suffix('.svg').name}",
-        )
-    if not path.absolute().parent.is_dir():
-        raise RequestError(
-            f"a plot in {path} (--plot)", "there is no such folder", "name one that exists"
-        )
-    if path.is_dir():
-        raise RequestError(f"a plot in {path} (--plot)", "that is a folder", "name a file")
-
-
-def plot_report(report: BenchReport, path: Path) -> None:
-    """Write the chart."""
+def chart_report(report: BenchReport) -> list[Chart]:
+    """How fast tokens come, above how long the first one takes."""
     places = [f"{n}+{m}" for n, m in dict.fromkeys(map(_name_case, report.runs))]
     bundles = dict.fromkeys(run.bundle for run in report.runs)
-    charts = [
+    return [
         Chart(
             title=title,
             x_label="tokens of prompt + new tokens",
@@ -47,7 +27,6 @@ def plot_report(report: BenchReport, path: Path) -> None:
             ("Time to first token", "ms", "time_to_first_token_ms"),
         )
     ]
-    write_file(path, draw_charts(charts).encode())
 
 
 def _name_case(run: BenchRun) -> tuple[int, int]:

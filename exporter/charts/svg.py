@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
+from xml.sax import saxutils
 
 from quatrain.exporter.charts.axis import make_axis
 from quatrain.exporter.charts.chart import Chart, Series
@@ -22,7 +22,11 @@ _DASHES = ("none", "8 4", "2 3", "9 3 2 3", "14 4")
 
 
 def _style_colors(colors: Sequence[str], ink: str, faint: str, paper: str) -> str:
-    series = "".join(f".chart .s{i}{{--ink:{color}}}" for i, color in enumerate(colors))
+    # Not by custom properties, which office programs and renderers do not know.
+    series = "".join(
+        f".chart .fill.s{i}{{fill:{color}}}.chart .line.s{i}{{stroke:{color}}}"
+        for i, color in enumerate(colors)
+    )
     return (
         f".chart text{{fill:{ink}}}.chart .axis{{stroke:{ink}}}.chart .grid{{stroke:{faint}}}"
         f".chart .mark{{stroke:{ink}}}.chart .paper{{fill:{paper}}}{series}"
@@ -31,8 +35,7 @@ def _style_colors(colors: Sequence[str], ink: str, faint: str, paper: str) -> st
 
 CHART_STYLE = (
     ".chart text{font:12px system-ui,sans-serif}.chart .title{font-size:15px;font-weight:600}"
-    ".chart .mark{stroke-dasharray:5 4;opacity:.7}.chart .fill{fill:var(--ink)}"
-    ".chart .line{fill:none;stroke:var(--ink);stroke-width:2}"
+    ".chart .mark{stroke-dasharray:5 4;opacity:.7}.chart .line{fill:none;stroke-width:2}"
     + "".join(f".chart .line.s{i}{{stroke-dasharray:{dash}}}" for i, dash in enumerate(_DASHES))
     + _style_colors(_LIGHT, ink="#333", faint="#ddd", paper="#fff")
     + "@media(prefers-color-scheme:dark){"
@@ -72,8 +75,8 @@ def draw_chart(chart: Chart, name: str) -> str:
 def _describe(chart: Chart, name: str) -> list[str]:
     described = chart.description or f"{chart.y_label} by {chart.x_label}"
     return [
-        f'<title id="{name}-title">{escape(chart.title)}</title>',
-        f'<desc id="{name}-desc">{escape(described)}</desc>',
+        f'<title id="{name}-title">{_escape(chart.title)}</title>',
+        f'<desc id="{name}-desc">{_escape(described)}</desc>',
     ]
 
 
@@ -152,7 +155,7 @@ class _Drawing:
         for place, value in _list_finite(series):
             y = self._y(value)
             x, height = self._x(place) + shift, _TOP + self.height - y
-            hint = escape(f"{self.chart.places[place]}: {series.name} {value:.4g}")
+            hint = _escape(f"{self.chart.places[place]}: {series.name} {value:.4g}")
             parts.append(
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{width * 0.94:.1f}" height="{height:.1f}"'
                 f' class="fill {kind}"><title>{hint}</title></rect>'
@@ -165,7 +168,7 @@ class _Drawing:
         parts = [f'<polyline points="{path}" class="line {kind}"/>']
         radius = min(4.0, max(1.5, self.step / 3))
         for x, y, place, value in points:
-            hint = escape(f"{self.chart.places[place]}: {series.name} {value:.5g}")
+            hint = _escape(f"{self.chart.places[place]}: {series.name} {value:.5g}")
             parts.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" class="fill {kind}">'
                 f"<title>{hint}</title></circle>"
@@ -186,8 +189,14 @@ def _list_finite(series: Series) -> list[tuple[int, float]]:
 
 
 def _text(text: str, x: float, y: float, attributes: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" {attributes}>{escape(text)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" {attributes}>{_escape(text)}</text>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
+
+
+def _escape(text: str) -> str:
+    """For XML, which has no place for control characters or the stray bytes of file names."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return saxutils.escape("".join(shown))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.plot_flag import add_plot_flag
 from quatrain.exporter.table import Table
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def add_activation_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most tokens of the text; later positions are not looked at (default: 4096)",
     )
-    group.add_argument("--plot", type=Path, metavar="SVG", help="also draw it into this file")
+    add_plot_flag(group)
 
 
 def refuse_stray_flags(args: argparse.Namespace) -> None:
@@ -46,14 +47,14 @@ def refuse_stray_flags(args: argparse.Namespace) -> None:
 
 def inspect_activations(args: argparse.Namespace, console: Console) -> int:
     """Run the diagnosis and show it."""
+    from quatrain.exporter.charts.picture import check_picture, write_picture
     from quatrain.exporter.diagnosis import diagnose_activations
-    from quatrain.exporter.diagnosis.activation_plot import draw_activations
+    from quatrain.exporter.diagnosis.activation_plot import chart_activations
     from quatrain.exporter.diagnosis.diagnose import DEFAULT_TOKENS
-    from quatrain.exporter.output_file import check_output_file, write_output_file
 
     asked = f"draw {args.plot} (--plot)"
     if args.plot is not None:
-        check_output_file(args.plot, asked)
+        check_picture(args.plot, asked)
     report = diagnose_activations(
         args.path,
         _read_prompt(args.activations),
@@ -62,7 +63,7 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
         progress=console.make_progress(),
     )
     if args.plot is not None:
-        write_output_file(args.plot, draw_activations(report), asked)
+        write_picture(args.plot, chart_activations(report), asked)
         console.say(f"drawn: {args.plot}")
     console.set_document(report)
     console.show_table(make_channel_table(report))

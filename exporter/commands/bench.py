@@ -10,6 +10,7 @@ from quatrain.exporter.commands.llm_flags import (
     add_session_cache_flag,
     read_draft,
 )
+from quatrain.exporter.commands.plot_flag import add_plot_flag
 from quatrain.exporter.table import Table, format_bytes
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     output = parser.add_argument_group("output")
     output.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    output.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw tokens per second")
+    add_plot_flag(output)
 
 
 def _add_setting_flags(parser: argparse.ArgumentParser) -> None:
@@ -74,10 +75,12 @@ def _add_setting_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Measure, and show a row a run."""
     from quatrain.exporter.bench import BenchSetting, bench_bundles
-    from quatrain.exporter.bench.plot import check_plot_path, plot_report
+    from quatrain.exporter.bench.plot import chart_report
+    from quatrain.exporter.charts.picture import check_picture, write_picture
 
+    asked = f"draw {args.plot} (--plot)"
     if args.plot is not None:
-        check_plot_path(args.plot)
+        check_picture(args.plot, asked)
     setting = BenchSetting(
         prompt_tokens=tuple(args.prompt_tokens),
         new_tokens=args.new_tokens,
@@ -99,8 +102,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     else:
         console.show_table(table)
     if args.plot is not None:
-        plot_report(report, args.plot)
-        console.say(f"drawn in {args.plot}")
+        write_picture(args.plot, chart_report(report), asked)
+        console.say(f"drawn: {args.plot}")
     return 0
 
 

@@ -1,14 +1,14 @@
 """A diagnosis as a picture: what each layer chooses, and perplexity by position."""
 
-from quatrain.exporter.charts import Chart, Series, draw_charts
+from quatrain.exporter.charts import Chart, Series
 from quatrain.exporter.diagnosis.report import ActivationReport
 
-__all__ = ["draw_activations"]
+__all__ = ["chart_activations"]
 
 
-def draw_activations(report: ActivationReport) -> str:
-    """An SVG document; nothing outside of it is referred to."""
-    return draw_charts([_chart_layers(report), _chart_positions(report)])
+def chart_activations(report: ActivationReport) -> list[Chart]:
+    """What layers choose, above perplexities."""
+    return [_chart_layers(report), _chart_positions(report)]
 
 
 def _chart_layers(report: ActivationReport) -> Chart:

@@ -230,7 +230,7 @@ def test_a_quantized_bundle_says_so(tmp_path, capfd):
 
 def test_a_plot_that_could_not_be_written_is_refused_before_anything_runs(bundles, tmp_path, capfd):
     (tmp_path / "folder.svg").mkdir()
-    for path in ("plot.png", "missing/plot.svg", "folder.svg"):
+    for path in ("plot.pdf", "missing/plot.svg", "folder.svg"):
         assert main(["bench", str(bundles / "dense"), "--plot", str(tmp_path / path)]) == 1
         assert "--plot" in capfd.readouterr().err
 

@@ -61,6 +61,13 @@ def test_many_places_do_not_write_over_each_other() -> None:
     assert 10 < sum(str(t.text).startswith("<") for t in find(root, "text")) <= 24
 
 
+def test_names_that_xml_cannot_hold_are_shown_by_their_codes() -> None:
+    name = "a\x01\n\udc80 <é&"
+    root = ElementTree.fromstring(draw_charts([chart(Series(name, [1.0]), is_bars=True)]))
+    shown = [t.text for t in find(root, "text") if t.text and t.text.startswith("a\\")]
+    assert shown == ["a\\x01\\n\\udc80 <é&"]
+
+
 def test_a_chart_on_a_page_has_a_name_and_a_description() -> None:
     root = ElementTree.fromstring(
         draw_chart(chart(Series("s", [1.0])), "one").replace("svg ", f"svg xmlns='{SVG[1:-1]}' ", 1)

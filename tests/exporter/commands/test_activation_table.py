@@ -119,6 +119,7 @@ def test_what_is_refused(
         ((bundle, "--activations", ids, "--tokens", VOCAB - 40), "at least 32"),
         ((bundle, "--activations", ids, "--plot", tmp_path), "it is a folder"),
         ((bundle, "--activations", ids, "--plot", tmp_path / "no" / "p.svg"), "no folder"),
+        ((bundle, "--activations", ids, "--plot", tmp_path / "p.html"), "as .svg or .png"),
         ((bundle, "--tokens", 99), "no --activations"),
         ((bundle, "--plot", "p.svg"), "no --activations"),
     ):

@@ -1,0 +1,16 @@
+"""The flag of commands that also draw what they found."""
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_plot_flag"]
+
+
+def add_plot_flag(group: argparse._ActionsContainer) -> None:
+    """Declare --plot; `quatrain.exporter.charts.picture` checks and writes it."""
+    group.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="also draw it into this file: .svg, or .png (which needs quatrain[png])",
+    )
