@@ -9,11 +9,11 @@ rank 64. All variants run in turn, round by round, in one process; ratios are ta
 """
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,8 +21,8 @@ from unittest import mock
 import numpy as np
 import onnx_ir as ir
 
-from benchmarks._report import show_spread
 from benchmarks._synthetic import SMOLLM2, write_checkpoint
+from benchmarks._turns import print_seconds
 from quatrain.exporter.decoder import feed_forward
 from quatrain.exporter.export import export_checkpoint, plan_export
 from quatrain.exporter.spec import BankTopK, DecoderSpec
@@ -46,7 +46,8 @@ def main() -> None:
             for variant, bundle in _write_bundles(Path(name), args.rank).items()
         }
         for what, tokens in (("decode, s a token", 1), ("prompt of 256, s", 256)):
-            _report(models, what, tokens, args.rounds)
+            variants = {name: partial(_measure, model, tokens) for name, model in models.items()}
+            print_seconds(variants, args.rounds, what, "gathered is faster by")
 
 
 def _write_bundles(folder: Path, rank: int) -> dict[str, Path]:
@@ -77,22 +78,6 @@ def _masked_bodies() -> Iterator[None]:
 
     with mock.patch.object(feed_forward, "bank_topk_feed_forward_function", make_masked):
         yield
-
-
-def _report(models: dict[str, Model], what: str, tokens: int, rounds: int) -> None:
-    seconds: dict[str, list[float]] = {name: [] for name in models}
-    for round_index in range(rounds + 1):
-        for name, model in models.items():
-            value = _measure(model, tokens)
-            if round_index:  # the first warms up
-                seconds[name].append(value)
-    print(f"{what + ':':20} {'median':>8} {'min':>8} {'max':>8}   gathered is faster by")
-    for name, values in seconds.items():
-        ratios = [value / own for value, own in zip(values, seconds["gathered"], strict=True)]
-        print(
-            f"  {name:18} {statistics.median(values):8.4f} {min(values):8.4f} {max(values):8.4f}"
-            f"   {show_spread(ratios)}"
-        )
 
 
 def _measure(model: Model, tokens: int) -> float:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from benchmarks._peer_flags import (
     prepare_models,
 )
 from benchmarks._report import Sample, count_same_tokens, sample, summarize, to_text
+from benchmarks._turns import take_turns
 from benchmarks._worker import Generation, Worker
 
 # 32 tokens that SmolLM2 continues for more than 128, so that no engine has to suppress the end.
@@ -69,15 +71,11 @@ def measure(worker: Worker, prompt: str, tokens: int) -> tuple[Sample, Generatio
 
 def run(workers: Mapping[str, Worker], prompt: str, tokens: int, rounds: int) -> Outcome:
     """Warm every engine up, then let them take turns; return what they did."""
-    samples: dict[str, list[Sample]] = {name: [] for name in workers}
-    last: dict[str, Generation] = {}
-    for worker in workers.values():
-        measure(worker, prompt, tokens)
-    for _ in range(rounds):
-        for name, worker in workers.items():
-            result, last[name] = measure(worker, prompt, tokens)
-            samples[name].append(result)
-    return Outcome(samples, last)
+    measured = take_turns(
+        {n: partial(measure, w, prompt, tokens) for n, w in workers.items()}, rounds
+    )
+    samples = {name: [result for result, _ in items] for name, items in measured.items()}
+    return Outcome(samples, {name: items[-1][1] for name, items in measured.items()})
 
 
 def describe(outcome: Outcome) -> dict[str, Any]:

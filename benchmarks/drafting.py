@@ -17,12 +17,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from benchmarks._report import show_spread
+from benchmarks._turns import take_turns
 from quatrain.exporter import export_checkpoint, open_checkpoint
 from quatrain.runtime import LLM, SamplingParams
 
@@ -93,18 +95,9 @@ def _report(
     params: SamplingParams,
     rounds: int,
 ) -> None:
-    rates: dict[str, list[float]] = {name: [] for name in llms}
-    steps: dict[str, list[float]] = {name: [] for name in llms}
-    for round_index in range(rounds + 1):
-        for name, llm in llms.items():
-            start = time.perf_counter()
-            for prompt in prompts:
-                llm.generate([prompt], params)
-                if llm.stats.draft is not None:
-                    steps[name].append(llm.stats.draft.accepted_per_step)
-            if round_index:  # the first warms up
-                total = len(prompts) * params.max_tokens
-                rates[name].append(total / (time.perf_counter() - start))
+    variants = {name: partial(_measure, llm, prompts, params) for name, llm in llms.items()}
+    measured = take_turns(variants, rounds)
+    rates = {name: [rate for rate, _ in values] for name, values in measured.items()}
     plain = rates.pop("plain")
     print(f"{case:8} plain  {statistics.median(plain):8.1f} tokens/s")
     for name, own in rates.items():
@@ -112,8 +105,21 @@ def _report(
         print(
             f"{case:8} {name:6} {statistics.median(own):8.1f} tokens/s: "
             f"{show_spread(ratios)}; tokens a "
-            f"step {statistics.mean(steps[name]):.2f}"
+            f"step {statistics.mean(step for _, steps in measured[name] for step in steps):.2f}"
         )
+
+
+def _measure(
+    llm: LLM, prompts: Sequence[list[int]], params: SamplingParams
+) -> tuple[float, list[float]]:
+    """Tokens per second, and of each prompt, with a drafter, tokens per step."""
+    steps = []
+    start = time.perf_counter()
+    for prompt in prompts:
+        llm.generate([prompt], params)
+        if llm.stats.draft is not None:
+            steps.append(llm.stats.draft.accepted_per_step)
+    return len(prompts) * params.max_tokens / (time.perf_counter() - start), steps
 
 
 if __name__ == "__main__":

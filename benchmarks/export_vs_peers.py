@@ -9,11 +9,13 @@ import os
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks._engines import ENGINES, ROOT
 from benchmarks._peer_flags import add_peer_flags, choose_engines, choose_pythons, open_checkpoint
 from benchmarks._report import show_spread
+from benchmarks._turns import take_turns
 
 # llama.cpp's file is written by _llama_cpp_model.py, so how long that takes says nothing of it.
 _OURS = ("llama.cpp",)
@@ -38,16 +40,17 @@ def measure(command: list[str]) -> tuple[float, float]:
 
 
 def run(commands: dict[str, list[str]], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Let the exports take turns; `OUT` in a command stands for a folder of its own each time."""
-    results: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
-    for number in range(rounds + 1):
-        for name, command in commands.items():
-            with tempfile.TemporaryDirectory() as folder:
-                out = str(Path(folder) / "out")
-                result = measure([word.replace("OUT", out) for word in command])
-            if number:  # the first has files to read that the others find in memory
-                results[name].append(result)
-    return results
+    """Let the exports take turns; `OUT` in a command stands for a folder of its own each time.
+
+    A first round, which has files to read that the others find in memory, does not count.
+    """
+    return take_turns({name: partial(_export, words) for name, words in commands.items()}, rounds)
+
+
+def _export(words: list[str]) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder) / "out")
+        return measure([word.replace("OUT", out) for word in words])
 
 
 def to_text(results: dict[str, list[tuple[float, float]]]) -> str:

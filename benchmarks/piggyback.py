@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._synthetic import write_checkpoint
+from benchmarks._turns import take_turns
 from quatrain.exporter.export import export_checkpoint
 from quatrain.exporter.spec import Backbone, DecoderSpec, Exits, Router
 from quatrain.runtime import LLM, perplexity
@@ -131,20 +132,10 @@ def _make_variants(
 
 
 def _print_table(variants: dict[str, Callable[[], Decoder]], tokens: int, rounds: int) -> None:
-    rates: dict[str, list[float]] = {name: [] for name in variants}
-    counts = [0] * 4
-    for round_index in range(rounds + 1):
-        for name, make_decoder in variants.items():
-            decoder = make_decoder()
-            start = time.perf_counter()
-            exits = [index for _, index in _decode(decoder, tokens)]
-            seconds = time.perf_counter() - start
-            if round_index:  # the first warms up
-                rates[name].append(tokens / seconds)
-            if name == "piggyback":
-                counts = [exits.count(k) for k in range(4)]
-    total = sum(counts)
-    shares = [count / total for count in counts]
+    measured = take_turns({n: partial(_measure, v, tokens) for n, v in variants.items()}, rounds)
+    rates = {name: [rate for rate, _ in values] for name, values in measured.items()}
+    exits = measured["piggyback"][-1][1]
+    shares = [exits.count(k) / len(exits) for k in range(4)]
     depth = sum(share * (k + 1) / 4 for k, share in enumerate(shares))
     print("exit shares: " + ", ".join(f"{share:.2f}" for share in shares))
     print(
@@ -157,6 +148,14 @@ def _print_table(variants: dict[str, Callable[[], Decoder]], tokens: int, rounds
         print(
             f"{name:12} {medians[name]:9.1f} {min(values):8.1f} {max(values):8.1f}   {ratio:.2f}x"
         )
+
+
+def _measure(make_decoder: Callable[[], Decoder], tokens: int) -> tuple[float, list[int]]:
+    """Tokens per second, and the exit of each."""
+    decoder = make_decoder()
+    start = time.perf_counter()
+    exits = [index for _, index in _decode(decoder, tokens)]
+    return tokens / (time.perf_counter() - start), exits
 
 
 def _decode(decoder: Decoder, tokens: int) -> Iterator[tuple[int, int]]:

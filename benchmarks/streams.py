@@ -10,7 +10,6 @@ by round, in one process; ratios are taken within a round. The checkpoint is the
 """
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -20,13 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks._report import show_spread
+from benchmarks._turns import print_seconds
 from quatrain.exporter import expand_checkpoint, export_checkpoint
 from quatrain.runtime.decoding.plain import PlainDecoder
 from quatrain.runtime.session import Model, open_model
 from samples.smollm2 import DEFAULT_FOLDER, convert_smollm2
 
 FACTORIZED = "0-6,8-14,16-22,24-28"
+_RATIO = "time(n) / time(1)"
 Variants = Mapping[str, Callable[[], float]]
 
 
@@ -48,11 +48,13 @@ def main() -> None:
             for name, bundle in _write_bundles(checkpoint, Path(folder), args).items()
         }
         if args.what == "prefill":
-            _report(_prefill_variants(models, 512), args.rounds, "seconds for 512 tokens")
+            variants = _prefill_variants(models, 512)
+            print_seconds(variants, args.rounds, "seconds for 512 tokens", _RATIO)
             return
         for context in (128, 2048):
             variants = _decode_variants(models, context)
-            _report(variants, args.rounds, f"seconds a token behind {context} tokens")
+            what = f"seconds a token behind {context} tokens"
+            print_seconds(variants, args.rounds, what, _RATIO)
 
 
 def _write_bundles(checkpoint: Path, folder: Path, args: argparse.Namespace) -> dict[str, Path]:
@@ -109,23 +111,6 @@ def _draw_prompt(model: Model, tokens: int) -> list[int]:
     rng = np.random.default_rng(tokens)
     ids: list[int] = rng.integers(0, model.manifest.vocab_size, tokens).tolist()
     return ids
-
-
-def _report(variants: Variants, rounds: int, what: str) -> None:
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for round_index in range(rounds + 1):
-        for name, measure in variants.items():
-            value = measure()
-            if round_index:  # the first warms up
-                seconds[name].append(value)
-    base = next(iter(seconds.values()))
-    print(f"{what + ':':34} {'median':>9} {'min':>9} {'max':>9}   time(n) / time(1)")
-    for name, values in seconds.items():
-        ratios = [a / b for a, b in zip(values, base, strict=True)]
-        print(
-            f"  {name:32} {statistics.median(values):9.4f} {min(values):9.4f} {max(values):9.4f}   "
-            f"{show_spread(ratios)}"
-        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What an export is asked to do, with its defaults settled and checked against the checkpoint."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -42,10 +43,10 @@ class ExportRequest:
     max_batch: int
     prefill_chunk: int | None
     max_deferred: int
-    targets: tuple[str, ...]
+    targets: Sequence[str]
     self_test: bool | None
     embeddings: EmbeddingsPlace = "graph"
-    dense_fallback: tuple[int, ...] | None = None
+    dense_fallback: Sequence[int] | None = None
     drafter: bool = False
     max_draft: int = 8
     verify: bool | None = None
@@ -98,7 +99,7 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
         dtype=request.dtype or default_dtype,
         limits=limits,
         capacity=_fit_capacity(limits.max_seq_len),
-        targets=request.targets,
+        targets=tuple(request.targets),
         self_test=self_test,
         embeddings=request.embeddings,
         unverified=_excuse_verification(request, num_bytes),

@@ -16,9 +16,30 @@ from quatrain.exporter.bundle import write_file
 from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.errors import CheckpointError, ExportError
 
-__all__ = ["ResumableFolder"]
+__all__ = ["ResumableFolder", "choose_work_folder"]
 
 _IDENTITY = "calibration.json"
+
+
+def choose_work_folder(work: Path | None, output: Path, source: Path) -> Path:
+    """Where to keep work: in `work`, by default beside the output, with `.partial` behind its name.
+
+    Raises:
+        ExportError: It is in the output, which could then not be written, or in the source.
+    """
+    if work is None:
+        output = Path(output)
+        return output.with_name(f"{output.name}.partial")
+    place = Path(os.path.realpath(work))
+    for name, path in (("the output (-o)", output), ("the checkpoint", source)):
+        folder = Path(os.path.realpath(path))
+        if folder == place or folder in place.parents:
+            raise ExportError(
+                f"keep work in {work} (--work)",
+                f"it is in {name}, {path}",
+                "name a folder outside of it",
+            )
+    return Path(work)
 
 
 class ResumableFolder:

@@ -56,7 +56,7 @@ def open_planned(
         targets=(),
         self_test=False,
         embeddings=embeddings,
-        dense_fallback=None if dense_fallback is None else tuple(dense_fallback),
+        dense_fallback=dense_fallback,
         drafter=drafter,
         max_draft=max_draft,
         quantize=quantize,

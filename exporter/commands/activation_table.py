@@ -150,7 +150,7 @@ def _describe_suggestion(report: "ActivationReport") -> list[str]:
 
 
 def _read_prompt(path: Path) -> "Prompt":
-    from quatrain.exporter.diagnosis.token_file import read_token_file
     from quatrain.exporter.text_file import read_text
+    from quatrain.exporter.token_file import read_token_file
 
     return read_token_file(path) if path.suffix == ".npy" else read_text(path)

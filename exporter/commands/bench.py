@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.llm_flags import (
     add_backend_flags,
+    add_draft_flag,
     add_session_cache_flag,
-    read_draft,
 )
 from quatrain.exporter.commands.plot_flag import add_plot_flag
 from quatrain.exporter.table import Table, format_bytes
@@ -39,13 +39,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     _add_setting_flags(parser)
     running = add_backend_flags(parser)
     add_session_cache_flag(running)
-    running.add_argument(
-        "--draft",
-        type=read_draft,
-        default="auto",
-        metavar="auto|N",
-        help="tokens that a drafter guesses before each verification (default: auto; 0: none)",
-    )
+    add_draft_flag(running)
     output = parser.add_argument_group("output")
     output.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     add_plot_flag(output)

@@ -1,9 +1,9 @@
 """`quatrain expand`: a checkpoint becomes one with more streams."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quatrain.exporter.commands.checkpoint_flags import add_checkpoint_flags
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.table import format_bytes, format_facts
 
@@ -15,7 +15,7 @@ __all__ = ["configure_parser", "run"]
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `expand_checkpoint`."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="checkpoint folder")
+    add_checkpoint_flags(parser)
     parser.add_argument(
         "-n",
         "--num-streams",
@@ -26,18 +26,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         " s mod the old number",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", type=Path, required=True, help="checkpoint to write"
-    )
-    parser.add_argument(
         "--intra-stream",
         metavar="LAYERS",
         help="layers whose rows attend within their own stream: none, all, or layers counted"
         " from 0 such as 0-3,5,7-9 (default: as in the checkpoint; dense: none)",
-    )
-    parser.add_argument(
-        "--weights",
-        choices=("link", "copy"),
-        help="hard-link or copy the weight files (default: link where the file system allows)",
     )
 
 

@@ -1,9 +1,9 @@
 """`quatrain export`: a checkpoint becomes a bundle."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quatrain.exporter.commands.checkpoint_flags import add_checkpoint_flags
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.drafter_facts import describe_drafter
 from quatrain.exporter.commands.engine_table import make_engine_table
@@ -44,19 +44,11 @@ _PLANNED = (
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `export_checkpoint`."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="checkpoint folder")
-    parser.add_argument(
-        "-o", "--output", metavar="BUNDLE", type=Path, required=True, help="bundle to write"
-    )
+    add_checkpoint_flags(parser, made="bundle", metavar="BUNDLE")
     add_model_flags(parser)
     add_limit_flags(parser.add_argument_group("limits"))
     add_target_flag(parser, required=False)
     add_plugins_flag(parser)
-    parser.add_argument(
-        "--weights",
-        choices=("link", "copy"),
-        help="hard-link or copy the weight files (default: link where the file system allows)",
-    )
     parser.add_argument(
         "--hash-weights", action="store_true", help="record the SHA-256 of linked weights, too"
     )

@@ -1,10 +1,11 @@
 """`quatrain fit-drafter`: a dense checkpoint gets low-level dynamics that draft for it."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quatrain.exporter.commands.checkpoint_flags import add_checkpoint_flags
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.fit_flags import add_text_flags, add_work_flag
 from quatrain.exporter.table import Table, format_bytes, format_facts
 
 if TYPE_CHECKING:
@@ -32,47 +33,16 @@ _PARAMETERS = (
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `fit_drafter`."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="dense checkpoint")
-    parser.add_argument(
-        "-o", "--output", metavar="FOLDER", type=Path, required=True, help="checkpoint to write"
-    )
-    parser.add_argument(
-        "--weights",
-        choices=("link", "copy"),
-        help="hard-link or copy the weight files (default: link where the file system allows)",
-    )
-    parser.add_argument(
-        "--work",
-        type=Path,
-        metavar="FOLDER",
-        help="keep the states and the training here, to go on from or to train otherwise on the"
-        " same states (default: the output's name with .partial, removed at the end)",
-    )
-    _add_text_flags(parser.add_argument_group("what to fit to"))
+    add_checkpoint_flags(parser, given="dense checkpoint")
+    kept = "the states and the training here, to go on from or train otherwise on the same states"
+    add_work_flag(parser, kept=kept)
+    group = parser.add_argument_group("what to fit to")
+    add_text_flags(group, required=True, tokens=131072, window=256)
+    _add_continuation_flags(group)
     _add_training_flags(parser.add_argument_group("training"))
 
 
-def _add_text_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        required=True,
-        help="UTF-8 text, or token ids in a .npy file",
-    )
-    group.add_argument(
-        "--tokens",
-        type=int,
-        metavar="N",
-        help="tokens of it to use, the last tenth to measure on (default: 131072, or all)",
-    )
-    group.add_argument(
-        "--window",
-        type=int,
-        default=256,
-        metavar="N",
-        help="tokens that the model sees together (default: 256)",
-    )
+def _add_continuation_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--continue-tokens",
         type=int,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.drafting_report import describe_drafting
-from quatrain.exporter.commands.llm_flags import add_llm_flags, open_llm
+from quatrain.exporter.commands.llm_flags import add_llm_flags, open_llm, read_word_or_number
 
 if TYPE_CHECKING:
     from quatrain.runtime import LLM, SamplingParams
@@ -64,7 +64,7 @@ def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ignore-eos", action="store_true", help="go on after EOS")
     group.add_argument(
         "--routing",
-        type=_read_routing,
+        type=lambda text: read_word_or_number(text, "sample", "argmax"),
         metavar="sample|argmax|EXIT",
         help="how a model with exits leaves early: draw from the exact mixture (the default when"
         " temperature > 0), take the likelier way (the default at 0), or always at one exit",
@@ -148,15 +148,6 @@ def _read_ids(text: str) -> list[int]:
         return [int(token) for token in text.split(",") if token.strip()]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not token ids such as 1,2,3") from None
-
-
-def _read_routing(text: str) -> str | int:
-    if text in ("sample", "argmax"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not sample, argmax or an index") from None
 
 
 def _describe_params(params: "SamplingParams", has_exits: bool) -> str:

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_backend_flags",
+    "add_draft_flag",
     "add_llm_flags",
     "add_session_cache_flag",
     "open_llm",
-    "read_draft",
+    "read_word_or_number",
 ]
 
 
@@ -28,14 +29,7 @@ def add_llm_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rows an early exit may leave for later (default: the bundle's limit)",
     )
-    group.add_argument(
-        "--draft",
-        type=read_draft,
-        default="auto",
-        metavar="auto|N",
-        help="tokens that a drafter guesses before each verification: as many as pay (auto, the"
-        " default), always N, or none (0)",
-    )
+    add_draft_flag(group)
     group.add_argument(
         "--exact",
         action="store_true",
@@ -62,6 +56,18 @@ def add_backend_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
         "--threads", type=int, metavar="N", help="CPU threads (default: ONNX Runtime's choice)"
     )
     return group
+
+
+def add_draft_flag(group: argparse._ArgumentGroup) -> None:
+    """Declare how much is drafted."""
+    group.add_argument(
+        "--draft",
+        type=lambda text: read_word_or_number(text, "auto"),
+        default="auto",
+        metavar="auto|N",
+        help="tokens that a drafter guesses before each verification: as many as pay (auto, the"
+        " default), always N, or none (0)",
+    )
 
 
 def add_session_cache_flag(group: argparse._ArgumentGroup) -> None:
@@ -91,11 +97,12 @@ def open_llm(args: argparse.Namespace) -> "LLM":
     )
 
 
-def read_draft(text: str) -> str | int:
-    """The value of --draft."""
-    if text == "auto":
+def read_word_or_number(text: str, *words: str) -> str | int:
+    """One of the words, or a number."""
+    if text in words:
         return text
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number") from None
+        known = ", ".join(words)
+        raise argparse.ArgumentTypeError(f"{text!r} is not {known} or a number") from None

@@ -1,10 +1,11 @@
 """`quatrain sparsify`: a dense checkpoint becomes one that runs a part of its channels."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quatrain.exporter.commands.checkpoint_flags import add_checkpoint_flags
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.fit_flags import add_text_flags, add_work_flag
 from quatrain.exporter.table import Table, format_bytes, format_facts
 
 if TYPE_CHECKING:
@@ -29,10 +30,7 @@ _PARAMETERS = (
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `sparsify_checkpoint`."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="dense checkpoint")
-    parser.add_argument(
-        "-o", "--output", metavar="FOLDER", type=Path, required=True, help="checkpoint to write"
-    )
+    add_checkpoint_flags(parser, given="dense checkpoint")
     parser.add_argument(
         "--method",
         choices=("predictor", "dense-topk"),
@@ -42,11 +40,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     _add_bank_flags(parser)
     _add_fit_flags(parser.add_argument_group("fitting predictors"))
-    parser.add_argument(
-        "--weights",
-        choices=("link", "copy"),
-        help="hard-link or copy the weight files (default: link where the file system allows)",
-    )
 
 
 def _add_bank_flags(parser: argparse.ArgumentParser) -> None:
@@ -73,38 +66,14 @@ def _add_bank_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_fit_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="what to fit to: UTF-8 text, or token ids in a .npy file",
-    )
-    group.add_argument(
-        "--tokens",
-        type=int,
-        metavar="N",
-        help="tokens of it to use, the last tenth to measure on (default: 32768, or all)",
-    )
-    group.add_argument(
-        "--window",
-        type=int,
-        default=512,
-        metavar="N",
-        help="tokens that the model sees together (default: 512)",
-    )
+    add_text_flags(group, required=False, tokens=32768, window=512)
     group.add_argument(
         "--rank",
         type=int,
         metavar="N",
         help="width of a predictor (default: one for 32 channels, as the paper's 448 for 14336)",
     )
-    group.add_argument(
-        "--work",
-        type=Path,
-        metavar="FOLDER",
-        help="keep the calibration here, to go on from or to fit another rank to (default: the"
-        " output's name with .partial, removed at the end)",
-    )
+    add_work_flag(group, kept="the calibration here, to go on from or to fit another rank to")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

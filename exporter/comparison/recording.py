@@ -1,6 +1,5 @@
 """Writes down the calls of graphs: every input, caches included, and every output."""
 
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -31,12 +30,7 @@ class Recording:
             self._model.sessions[name] = _RecordedSession(session, self.calls[name])
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._model.sessions.update(self._sessions)
 
 

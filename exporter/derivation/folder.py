@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from quatrain.exporter.bundle import WeightsMode, place_weights
@@ -14,9 +15,10 @@ from quatrain.exporter.checkpoint.weight_files import INDEX, SINGLE, read_weight
 from quatrain.exporter.derivation.tensor_file import TensorSource, write_tensor_file
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress
+from quatrain.exporter.staging import staged_folder
 from quatrain.runtime.errors import QuatrainError
 
-__all__ = ["check_output", "open_written", "write_folder"]
+__all__ = ["check_output", "write_checkpoint"]
 
 # Tokenizer, generation defaults, and what says who may do what with the model.
 _SMALL_FILES = (
@@ -65,29 +67,50 @@ def check_output(output: Path, source: Path, kind: str) -> None:
         )
 
 
-def write_folder(
-    folder: Path,
+def write_checkpoint(
     source: Checkpoint,
+    output: Path,
     config: Mapping[str, object],
     tensors: Mapping[str, TensorSource],
     weights: WeightsMode | None,
     progress: Progress,
     *,
     kind: str,
+    parts: str,
     label: str,
-) -> WeightsMode:
-    """Fill an empty folder; says whether the old weight files were linked or copied.
+) -> tuple[Checkpoint, WeightsMode]:
+    """Write the folder, whole or not at all, and read it back; the mode is how the old weight files
+    got there, linked or copied.
 
     Args:
         config: The new config.json.
         tensors: The new tensors, by the names they are to be stored under; there may be none.
-        kind: What they are, for the progress: "tables".
+        kind: As for `check_output`, which is asked again.
+        parts: What the tensors are, for the progress: "tables".
         label: What their file is called beside shards: "model-{label}.safetensors".
 
     Raises:
         CheckpointError: The source has changed since it was opened.
-        ExportError: The weight files cannot be linked, and `weights` says they must.
+        ExportError: It cannot be written or read back, or the weight files cannot be linked, and
+            `weights` says they must.
     """
+    check = partial(check_output, source=source.folder, kind=kind)
+    with staged_folder(output, kind="a checkpoint", check_output=check) as staging:
+        mode = _fill(staging, source, config, tensors, weights, progress, parts, label)
+        with progress.stage("check result"):
+            return _open_written(staging, output), mode
+
+
+def _fill(
+    folder: Path,
+    source: Checkpoint,
+    config: Mapping[str, object],
+    tensors: Mapping[str, TensorSource],
+    weights: WeightsMode | None,
+    progress: Progress,
+    parts: str,
+    label: str,
+) -> WeightsMode:
     places = _plan_places(source, has_new=bool(tensors))
     with progress.stage("place weights") as stage:
         mode = _place_files(folder, places, weights, progress)
@@ -95,7 +118,7 @@ def write_folder(
             stage.bytes = sum(file.stat().st_size for file in places)
     new_file = _choose_new_name(places, label)
     if tensors:
-        with progress.stage(f"write {kind}") as stage:
+        with progress.stage(f"write {parts}") as stage:
             write_tensor_file(folder / new_file, tensors)
             stage.bytes = sum(tensor.nbytes for tensor in tensors.values())
     if list(places.values()) != [SINGLE]:
@@ -105,8 +128,7 @@ def write_folder(
     return mode
 
 
-def open_written(staging: Path, output: Path) -> Checkpoint:
-    """Read back what was written; an `ExportError` that names `output` where that fails."""
+def _open_written(staging: Path, output: Path) -> Checkpoint:
     try:
         return open_checkpoint(staging)
     except QuatrainError as error:

@@ -1,9 +1,6 @@
 """Windows that end in what the model writes itself: that is what drafts will be made of."""
 
 import math
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +10,9 @@ from quatrain.exporter.checkpoint import Checkpoint
 from quatrain.exporter.drafting.settings import NUM_DRAFTS
 from quatrain.exporter.drafting.work_folder import DraftingFolder
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.export import export_checkpoint
 from quatrain.exporter.progress import Progress
-from quatrain.exporter.sparsification.calibration import tell_steps
+from quatrain.exporter.steps import walk_steps
+from quatrain.exporter.temporary_bundle import temporary_bundle
 from quatrain.runtime.llm import LLM
 from quatrain.runtime.sampling import SamplingParams
 
@@ -95,11 +92,13 @@ def continue_prompts(
     done = work.count_written(continuation.tokens, _BATCH, count)
     if done < count:
         window = length + continuation.tokens
-        with _open_writer(source, window, work, progress) as llm, progress.stage("write text"):
-            if done:
-                progress.say(f"  going on after {done} of {count} windows")
+        with (
+            temporary_bundle(source, window, work.path, progress, max_batch=_BATCH) as bundle,
+            LLM(bundle, backend="onnxruntime", verify=False) as llm,
+            progress.stage("write text"),
+        ):
             num_batches = -(-count // _BATCH)
-            for batch in tell_steps("batches", num_batches, done // _BATCH, progress):
+            for batch in walk_steps("batches", num_batches, done // _BATCH, progress):
                 rows = range(batch * _BATCH, min((batch + 1) * _BATCH, count))
                 work.append_written(_write_batch(llm, prompts, rows, continuation))
     vocab_size = source.spec.backbone.vocab_size
@@ -121,25 +120,3 @@ def _write_batch(
     ]
     results = llm.generate(prompts[rows.start : rows.stop].tolist(), params)
     return np.array([result.token_ids for result in results], np.int64)
-
-
-@contextmanager
-def _open_writer(
-    source: Checkpoint, window: int, work: DraftingFolder, progress: Progress
-) -> Iterator[LLM]:
-    """The checkpoint on the CPU in float32; what that takes lies in `work` meanwhile."""
-    bundle = work.path / "writer"
-    try:
-        with progress.stage("export float32 graphs to write with"):
-            export_checkpoint(
-                source.folder,
-                bundle,
-                max_seq_len=window,
-                max_batch=_BATCH,
-                self_test=False,
-                overwrite=True,
-            )
-        with LLM(bundle, backend="onnxruntime", verify=False) as llm:
-            yield llm
-    finally:
-        shutil.rmtree(bundle, ignore_errors=True)

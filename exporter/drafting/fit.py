@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,7 @@ from quatrain.exporter.derivation import (
     ArrayTensor,
     check_output,
     derive_config,
-    open_written,
-    write_folder,
+    write_checkpoint,
 )
 from quatrain.exporter.drafting.continuation import (
     Continuation,
@@ -41,10 +39,10 @@ from quatrain.exporter.drafting.training import train_dynamics
 from quatrain.exporter.drafting.work_folder import DraftingFolder
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress, Stage
+from quatrain.exporter.resumable_folder import choose_work_folder
 from quatrain.exporter.sparsification.calibration_text import CalibrationText, read_windows
 from quatrain.exporter.sparsification.work_folder import identify_work
 from quatrain.exporter.spec import Drafter
-from quatrain.exporter.staging import staged_folder
 
 __all__ = ["DrafterReport", "fit_drafter"]
 
@@ -135,6 +133,7 @@ def fit_drafter(
     progress = progress or Progress()
     output = Path(output)
     check_output(output, checkpoint, _KIND)
+    place = choose_work_folder(work, output, checkpoint)
     request = TrainingRequest(window, inner, steps, batch, horizon, learning_rate, seed)
     with progress.stage("read checkpoint"):
         source = open_checkpoint(checkpoint)
@@ -145,9 +144,7 @@ def fit_drafter(
     windows = read_windows(
         source, text, tokens, given, asked="fit a drafter", default_tokens=DEFAULT_TOKENS
     )
-    folder = DraftingFolder(
-        work or output.with_name(f"{output.name}.partial"), _identify(source, windows, own)
-    )
+    folder = DraftingFolder(place, _identify(source, windows, own))
     fit = _Fit(source, settings, windows, own, folder, progress)
     report = _write(source, output, fit, weights, progress)
     if work is None:
@@ -232,20 +229,17 @@ def _write(
     weights: WeightsMode | None,
     progress: Progress,
 ) -> DrafterReport:
-    check = partial(check_output, source=source.folder, kind=_KIND)
-    with staged_folder(output, kind="a checkpoint", check_output=check) as staging:
-        mode = write_folder(
-            staging,
-            source,
-            _derive(source),
-            fit.tensors,
-            weights,
-            progress,
-            kind="dynamics",
-            label="hilp",
-        )
-        with progress.stage("check result"):
-            written = open_written(staging, output)
+    written, mode = write_checkpoint(
+        source,
+        output,
+        _derive(source),
+        fit.tensors,
+        weights,
+        progress,
+        kind=_KIND,
+        parts="dynamics",
+        label="hilp",
+    )
     assert written.spec.drafter is not None
     warnings = _collect_warnings(fit)
     for warning in warnings:

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from quatrain.exporter.checkpoint import Checkpoint
 from quatrain.exporter.drafting.work_folder import DraftingFolder
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.probe import HEAD_INPUT, run_probe
-from quatrain.exporter.probe_checkpoint import probe_checkpoint
+from quatrain.exporter.probe import HEAD_INPUT, probe_bundle, run_probe
 from quatrain.exporter.progress import Progress
-from quatrain.exporter.sparsification.calibration import tell_steps
+from quatrain.exporter.steps import walk_steps
+from quatrain.exporter.temporary_bundle import temporary_bundle
 from quatrain.runtime.session import Model
 
 __all__ = ["StateRuns", "collect_states"]
@@ -60,12 +60,11 @@ def collect_states(
     done = work.count_states(window, hidden_size)
     if done < num_windows:
         with (
-            probe_checkpoint(source, window, work.path, progress, (), states=True) as model,
+            temporary_bundle(source, window, work.path, progress) as bundle,
+            probe_bundle(bundle, (), logits=False, states=True) as model,
             progress.stage("run backbone"),
         ):
-            if done:
-                progress.say(f"  going on after {done} of {num_windows} windows")
-            for index in tell_steps("windows", num_windows, done, progress):
+            for index in walk_steps("windows", num_windows, done, progress):
                 states = _run_window(model, windows[index : index + 1])
                 _check_range(source, states)
                 work.append_states(states)

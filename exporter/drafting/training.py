@@ -1,7 +1,6 @@
 """Fits the dynamics to the states of a text, step by step."""
 
 import math
-import time
 from dataclasses import asdict
 
 import numpy as np
@@ -18,13 +17,10 @@ from quatrain.exporter.drafting.states import StateRuns
 from quatrain.exporter.drafting.work_folder import DraftingFolder, SavedTraining
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress
-from quatrain.exporter.sparsification.calibration import tell_steps
+from quatrain.exporter.steps import walk_steps
 
 __all__ = ["train_dynamics"]
 
-_SAVE_SECONDS = 30.0
-# Writing the moments of a wide drafter takes a while: at most a tenth of the time goes there.
-_SAVE_SHARE = 10
 _SMOOTHING = 0.98  # of the loss that is told
 
 
@@ -50,8 +46,6 @@ def train_dynamics(
     training = _Training(runs, head, settings, work)
     with progress.stage("train"):
         _tell_settings(runs, settings, progress)
-        if training.step:
-            progress.say(f"  going on after {training.step} of {settings.steps} steps")
         training.run(progress)
     return training.scales.fold(training.weights), training.loss
 
@@ -103,17 +97,11 @@ class _Training:
 
     def run(self, progress: Progress) -> None:
         """All steps that are left."""
-        saved_at, save_seconds = time.monotonic(), 0.0
-        steps = self._settings.steps
-        for step in tell_steps("steps", steps, self.step, progress, lambda: self._describe()):
+        count = self._settings.steps
+        for step in walk_steps(
+            "steps", count, self.step, progress, describe=self._describe, save=self._save
+        ):
             self._take_step(step)
-            waited = time.monotonic() - saved_at
-            is_last = step + 1 == steps
-            if is_last or waited >= max(_SAVE_SECONDS, _SAVE_SHARE * save_seconds):
-                start = time.monotonic()
-                self._save()
-                saved_at = time.monotonic()
-                save_seconds = saved_at - start
 
     def _take_step(self, step: int) -> None:
         settings = self._settings
@@ -136,10 +124,10 @@ class _Training:
     def _describe(self) -> str:
         return f", loss {self.loss:.4f}"
 
-    def _save(self) -> None:
+    def _save(self, step: int) -> None:
         loss: NDArray[np.float64] = np.array(self.loss)
         arrays = {**self.weights, **self._adam.moments, "loss": loss}
-        self._work.save_training(asdict(self._settings), self.step, arrays)
+        self._work.save_training(asdict(self._settings), step, arrays)
 
 
 def _describe_arrays(arrays: Weights) -> dict[str, object]:

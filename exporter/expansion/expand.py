@@ -1,21 +1,19 @@
 """Checkpoint of n streams in, checkpoint of more streams out."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from quatrain.exporter.bundle import WeightsMode
 from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.decoder.cache_plan import count_cache_elements
-from quatrain.exporter.derivation import check_output, open_written, write_folder
+from quatrain.exporter.derivation import check_output, write_checkpoint
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.expansion.config import expand_config
 from quatrain.exporter.expansion.layer_list import parse_layers
 from quatrain.exporter.expansion.new_tables import plan_tables
 from quatrain.exporter.progress import Progress, Stage
 from quatrain.exporter.spec import DecoderSpec, Streams
-from quatrain.exporter.staging import staged_folder
 
 __all__ = ["ExpansionReport", "StreamCosts", "expand_checkpoint"]
 
@@ -85,20 +83,10 @@ def expand_checkpoint(
     for name, table in tables.items():
         progress.say(f"  {name}: {table.nbytes / 1e6:,.1f} MB of {table.stored_name}")
     config = expand_config(read_json_object(source.folder / "config.json"), streams)
-    check = partial(check_output, source=source.folder, kind=_KIND)
-    with staged_folder(output, kind="a checkpoint", check_output=check) as staging:
-        mode = write_folder(
-            staging,
-            source,
-            config,
-            tables,
-            weights,
-            progress,
-            kind="tables",
-            label=f"scale-seq-n{num_streams}",
-        )
-        with progress.stage("check result"):
-            written = open_written(staging, output)
+    label = f"scale-seq-n{num_streams}"
+    written, mode = write_checkpoint(
+        source, output, config, tables, weights, progress, kind=_KIND, parts="tables", label=label
+    )
     num_layers = written.spec.backbone.num_hidden_layers
     warnings = _collect_warnings(written.spec)
     for warning in warnings:

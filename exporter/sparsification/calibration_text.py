@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from quatrain.exporter.checkpoint import Checkpoint
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.text_file import read_text
+from quatrain.exporter.token_file import read_token_file
 from quatrain.runtime.tokenizer import Tokenizer
 
 __all__ = ["DEFAULT_TOKENS", "CalibrationText", "read_windows"]
@@ -49,7 +50,7 @@ def read_windows(
 
     Raises:
         ExportError: There is no tokenizer, or the text is too short for two windows.
-        RequestError: The text cannot be read.
+        RequestError: The text or the array cannot be read.
     """
     positions = source.spec.backbone.max_position_embeddings
     if not 2 <= window <= positions:
@@ -78,7 +79,9 @@ def read_windows(
 def _read_ids(source: Checkpoint, path: Path, asked: str) -> tuple[NDArray[np.int64], list[int]]:
     """The ids of the text without BOS, and what each window begins with."""
     if path.suffix == ".npy":
-        return _read_array(path, source.spec.backbone.vocab_size), []
+        given = read_token_file(path)
+        _check_ids(given, source.spec.backbone.vocab_size, f"{asked} to the token ids {path}")
+        return given.astype(np.int64), []
     if not source.tokenizer_files:
         raise ExportError(
             f"{asked} to the text {path}",
@@ -91,20 +94,6 @@ def _read_ids(source: Checkpoint, path: Path, asked: str) -> tuple[NDArray[np.in
     array = np.array(ids[len(bos) :], np.int64)
     _check_ids(array, source.spec.backbone.vocab_size, f"{asked} to the text {path}")
     return array, bos
-
-
-def _read_array(path: Path, vocab_size: int) -> NDArray[np.int64]:
-    asked = f"read the token ids {path}"
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ExportError(asked, str(error), "write them with numpy.save") from error
-    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ExportError(
-            asked, "not a one-dimensional array of integers", "write them with numpy.save"
-        )
-    _check_ids(array, vocab_size, asked)
-    return array.astype(np.int64)
 
 
 def _check_ids(array: NDArray[np.integer], vocab_size: int, asked: str) -> None:

@@ -9,15 +9,16 @@ from quatrain.exporter.checkpoint import Checkpoint, LazyTensor
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES
 from quatrain.exporter.derivation import ArrayTensor
 from quatrain.exporter.errors import ExportError
-from quatrain.exporter.probe import run_probe
-from quatrain.exporter.probe_checkpoint import probe_checkpoint
+from quatrain.exporter.probe import probe_bundle, run_probe
 from quatrain.exporter.progress import Progress
-from quatrain.exporter.sparsification.calibration import sum_moments, tell_steps
+from quatrain.exporter.sparsification.calibration import sum_moments
 from quatrain.exporter.sparsification.calibration_text import CalibrationText
 from quatrain.exporter.sparsification.low_rank import fit_predictor
 from quatrain.exporter.sparsification.quality import LayerQuality, QualityMeter
 from quatrain.exporter.sparsification.work_folder import WorkFolder
 from quatrain.exporter.spec import BankTopK
+from quatrain.exporter.steps import walk_steps
+from quatrain.exporter.temporary_bundle import temporary_bundle
 from quatrain.runtime.session import Model
 
 __all__ = ["fit_predictors"]
@@ -44,12 +45,15 @@ def fit_predictors(
     """
     _tell_memory(source, progress)
     tensors: Tensors = {}
-    with probe_checkpoint(source, text.fitted.shape[1], work.path, progress) as model:
+    with (
+        temporary_bundle(source, text.fitted.shape[1], work.path, progress) as bundle,
+        probe_bundle(bundle, logits=False) as model,
+    ):
         with progress.stage("calibrate"):
             sums = sum_moments(model, text.fitted, work, progress)
         _check_finite(sums, source)
         with progress.stage("fit predictors"):
-            for layer in tell_steps("layers", len(sums), 0, progress):
+            for layer in walk_steps("layers", len(sums), 0, progress):
                 tensors |= _fit_layer(source, layer, sums[layer], banks, work)
         del sums
         with progress.stage("measure on held-out text"):
@@ -111,7 +115,7 @@ def _measure(
     time."""
     num_layers = source.spec.backbone.num_hidden_layers
     meters = [QualityMeter(layer, banks.bank_size, banks.top_k) for layer in range(num_layers)]
-    for index in tell_steps("windows", len(windows), 0, progress):
+    for index in walk_steps("windows", len(windows), 0, progress):
         for rows in run_probe(model, windows[index : index + 1]):
             for layer, inputs in rows.inputs.items():
                 [x] = inputs

@@ -1,8 +1,6 @@
 """Dense checkpoint in, checkpoint with banks of feed-forward channels out."""
 
-import os
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from quatrain.exporter.bundle import WeightsMode
@@ -12,18 +10,16 @@ from quatrain.exporter.derivation import (
     TensorSource,
     check_output,
     derive_config,
-    open_written,
-    write_folder,
+    write_checkpoint,
 )
-from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress, Stage
+from quatrain.exporter.resumable_folder import choose_work_folder
 from quatrain.exporter.sparsification.calibration_text import CalibrationText, read_windows
 from quatrain.exporter.sparsification.predictors import fit_predictors
 from quatrain.exporter.sparsification.quality import LayerQuality
 from quatrain.exporter.sparsification.settings import Method, SparsifyRequest, settle_banks
 from quatrain.exporter.sparsification.work_folder import WorkFolder, identify_work
 from quatrain.exporter.spec import BankTopK, DecoderSpec, GateMode
-from quatrain.exporter.staging import staged_folder
 
 __all__ = ["SparsifyReport", "sparsify_checkpoint"]
 
@@ -100,13 +96,12 @@ def sparsify_checkpoint(
     """
     progress = progress or Progress()
     check_output(output, checkpoint, _KIND)
-    if work is not None:
-        _check_work(work, output, checkpoint)
+    place = choose_work_folder(work, output, checkpoint)
     request = SparsifyRequest(method, bank_size, top_k, rank, gate_mode, text, tokens, window)
     with progress.stage("read checkpoint"):
         source = open_checkpoint(checkpoint)
         spec = settle_banks(source, request)
-    made = _Predictors(source, spec, request, work or _default_work(output), progress)
+    made = _Predictors(source, spec, request, place, progress)
     report = _write(source, output, spec, made, weights, progress)
     if work is None and made.work is not None:
         made.work.remove()
@@ -161,20 +156,17 @@ def _write(
     assert banks is not None
     config = derive_config(read_json_object(source.folder / "config.json"), _MARK)
     config["bank_topk"] = asdict(banks)
-    check = partial(check_output, source=source.folder, kind=_KIND)
-    with staged_folder(output, kind="a checkpoint", check_output=check) as staging:
-        mode = write_folder(
-            staging,
-            source,
-            config,
-            made.tensors,
-            weights,
-            progress,
-            kind="predictors",
-            label="bank-topk",
-        )
-        with progress.stage("check result"):
-            written = open_written(staging, output)
+    written, mode = write_checkpoint(
+        source,
+        output,
+        config,
+        made.tensors,
+        weights,
+        progress,
+        kind=_KIND,
+        parts="predictors",
+        label="bank-topk",
+    )
     warnings = _collect_warnings(spec, made)
     for warning in warnings:
         progress.say(f"warning: {warning}")
@@ -210,21 +202,3 @@ def _predictor_cost(spec: DecoderSpec) -> float:
     rank = 0 if banks is None else banks.predictor_rank or 0
     hidden, inner = backbone.hidden_size, backbone.intermediate_size
     return rank * (hidden + inner) / (3 * hidden * inner)
-
-
-def _check_work(work: Path, output: Path, source: Path) -> None:
-    """Refuse a work folder in the output, which could then not be written, or in the source."""
-    place = Path(os.path.realpath(work))
-    for flag, path in (("the output (-o)", output), ("the checkpoint", source)):
-        folder = Path(os.path.realpath(path))
-        if folder == place or folder in place.parents:
-            raise ExportError(
-                f"keep work in {work} (--work)",
-                f"it is in {flag}, {path}",
-                "name a folder outside of it",
-            )
-
-
-def _default_work(output: Path) -> Path:
-    output = Path(output)
-    return output.with_name(f"{output.name}.partial")

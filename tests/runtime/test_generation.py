@@ -1,16 +1,15 @@
 """The decode loop over a small decoder whose logits are a formula of what it was fed."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tokenizers import decoders, models, pre_tokenizers
+from tests.runtime.formula_decoder import VOCAB, FormulaDecoder, hash_tokens, make_row, run
 
 from quatrain.runtime.decoding.decoder import StepOutput
 from quatrain.runtime.generation import Meter, Row, generate_steps
@@ -18,103 +17,11 @@ from quatrain.runtime.requests import Request
 from quatrain.runtime.sampling import SamplingParams
 from quatrain.runtime.tokenizer import Tokenizer
 
-VOCAB = 97
-
-
-class FormulaDecoder:
-    """A `Decoder` that remembers all it is fed; the logits are `formula(tokens of the row)`."""
-
-    def __init__(
-        self,
-        num_rows: int,
-        formula: Callable[[list[int]], NDArray[np.float32]],
-        *,
-        has_exits: bool = False,
-    ) -> None:
-        self.fed: list[list[int]] = [[] for _ in range(num_rows)]
-        self.calls: list[list[int]] = []
-        self._formula = formula
-        self._has_exits = has_exits
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        return np.array([len(row) for row in self.fed], dtype=np.int64)
-
-    def feed(self, token_ids: Sequence[Sequence[int]]) -> StepOutput:
-        assert len(token_ids) == len(self.fed)
-        self.calls.append([len(tokens) for tokens in token_ids])
-        for row, tokens in zip(self.fed, token_ids, strict=True):
-            row += tokens
-        logits = np.stack([self._formula(row) for row in self.fed])
-        exits = np.array([len(row) % 3 for row in self.fed]) if self._has_exits else None
-        return StepOutput(logits, exits)
-
-    def flush(self) -> None:
-        pass
-
-
-def hash_tokens(tokens: list[int]) -> NDArray[np.float32]:
-    """Logits that depend on every token and its place."""
-    seed = sum((place + 1) * (token + 7) for place, token in enumerate(tokens))
-    return np.random.default_rng(seed).normal(0, 2, VOCAB).astype(np.float32)
-
-
-def follow(script: Sequence[int], num_prompt: int = 1) -> Callable[[list[int]], Any]:
-    """Logits that say `script`, token after token, whatever was sampled."""
-
-    def formula(tokens: list[int]) -> NDArray[np.float32]:
-        logits = np.zeros(300, dtype=np.float32)
-        logits[script[(len(tokens) - num_prompt) % len(script)]] = 9
-        return logits
-
-    return formula
-
-
-def make_row(
-    prompt: list[int],
-    *,
-    tokenizer: Tokenizer | None = None,
-    eos: Sequence[int] = (),
-    room: int = 10**6,
-    **params: Any,
-) -> Row:
-    chosen = SamplingParams(**({"temperature": 0} | params))
-    request = Request([], prompt, chosen, min(chosen.max_tokens, room))
-    return Row(request, np.random.default_rng(chosen.seed), tokenizer, eos)
-
-
-def run(decoder: FormulaDecoder, rows: Sequence[Row]) -> Meter:
-    meter = Meter(lambda: 0.0)
-    for _ in generate_steps(decoder, rows, meter):
-        pass
-    return meter
-
 
 def generate_alone(prompt: list[int], **params: Any) -> list[int]:
     row = make_row(prompt, **params)
     run(FormulaDecoder(1, hash_tokens), [row])
     return row.token_ids
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """One token per byte, so that text can be scripted."""
-    vocabulary = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    raw = tokenizers.Tokenizer(models.BPE(vocabulary, []))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    path = tmp_path_factory.mktemp("bytes") / "tokenizer.json"
-    raw.save(str(path))
-    return Tokenizer(path, None, False)
-
-
-def say(tokenizer: Tokenizer, text: str, **params: Any) -> tuple[Row, list[str]]:
-    """Let the model say `text`; the row, and the delta of each step."""
-    script = tokenizer.encode(text)
-    row = make_row([0], tokenizer=tokenizer, **({"max_tokens": len(script)} | params))
-    decoder = FormulaDecoder(1, follow(script))
-    deltas = [row.delta for _ in generate_steps(decoder, [row], Meter(lambda: 0.0))]
-    return row, deltas
 
 
 # --- the loop ---
@@ -193,89 +100,6 @@ def test_exits_are_recorded_per_token() -> None:
     row = make_row([1, 2], max_tokens=4)
     run(FormulaDecoder(1, hash_tokens, has_exits=True), [row])
     assert row.exits == [2, 0, 1, 2]
-
-
-# --- ends ---
-
-
-def test_eos_ends_and_is_kept_in_the_ids_only(byte_tokenizer: Tokenizer) -> None:
-    [eos] = byte_tokenizer.encode("!")
-    row, deltas = say(byte_tokenizer, "abc!def", eos=[eos])
-    assert row.finish_reason == "stop" and row.token_ids == byte_tokenizer.encode("abc!")
-    assert deltas == ["a", "b", "c", ""]
-
-
-def test_ignore_eos_goes_on_but_stop_tokens_still_count(byte_tokenizer: Tokenizer) -> None:
-    eos, stop = byte_tokenizer.encode("!e")
-    row, deltas = say(byte_tokenizer, "abc!def", eos=[eos], ignore_eos=True, stop_token_ids=[stop])
-    assert row.finish_reason == "stop" and "".join(deltas) == "abc!d"
-
-
-def test_eos_as_the_last_token_allowed_is_a_stop(byte_tokenizer: Tokenizer) -> None:
-    [eos] = byte_tokenizer.encode("!")
-    row, _ = say(byte_tokenizer, "ab!", eos=[eos], max_tokens=3)
-    assert row.finish_reason == "stop"
-
-
-@pytest.mark.parametrize(
-    ("text", "stop", "expected"),
-    [
-        ("one END two", "END", "one "),
-        ("one END two", ["two", "END"], "one "),
-        ("EEEND", "END", "EE"),
-        ("ababac", "abac", "ab"),
-        ("xabcd", ["abcd", "c"], "xab"),  # the one completed first
-        ("xaby", ["aby", "ab"], "x"),
-        ("日本語です", "本語", "日"),
-        ("END", "END", ""),
-    ],
-)
-def test_text_ends_before_a_stop_string(
-    byte_tokenizer: Tokenizer, text: str, stop: str | list[str], expected: str
-) -> None:
-    row, deltas = say(byte_tokenizer, text, stop=stop)
-    assert row.finish_reason == "stop" and "".join(row.pieces) == "".join(deltas) == expected
-
-
-def test_a_possible_beginning_of_a_stop_string_waits(byte_tokenizer: Tokenizer) -> None:
-    _, deltas = say(byte_tokenizer, "aENxENDb", stop="END")
-    assert deltas == ["a", "", "", "ENx", "", "", ""]
-    row, deltas = say(byte_tokenizer, "aEN", stop="END")
-    assert deltas == ["a", "", "EN"] and row.finish_reason == "length"
-
-
-def test_what_waited_comes_out_at_eos(byte_tokenizer: Tokenizer) -> None:
-    [eos] = byte_tokenizer.encode("!")
-    row, deltas = say(byte_tokenizer, "aEN!", stop="END", eos=[eos])
-    assert deltas == ["a", "", "", "EN"] and row.finish_reason == "stop"
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    text=st.text("abé", min_size=1, max_size=20),
-    stop=st.lists(st.text("abé", min_size=1, max_size=4), min_size=1, max_size=3),
-)
-def test_stop_strings_against_a_plain_search(
-    byte_tokenizer: Tokenizer, text: str, stop: list[str]
-) -> None:
-    row, deltas = say(byte_tokenizer, text, stop=stop)
-    ends = [text.find(one) + len(one) for one in stop if one in text]
-    cut = min((end for end in ends), default=None)
-    if cut is None:
-        assert "".join(deltas) == text and row.finish_reason == "length"
-    else:
-        begin = min(cut - len(one) for one in stop if text[:cut].endswith(one))
-        assert "".join(deltas) == text[:begin] and row.finish_reason == "stop"
-
-
-def test_a_character_that_never_gets_whole_is_replaced(byte_tokenizer: Tokenizer) -> None:
-    row, deltas = say(byte_tokenizer, "a日", max_tokens=3)
-    assert deltas == ["a", "", "\ufffd"] and row.finish_reason == "length"
-
-
-def test_a_stop_string_completed_by_the_rest_counts(byte_tokenizer: Tokenizer) -> None:
-    row, deltas = say(byte_tokenizer, "a日", max_tokens=3, stop="\ufffd")
-    assert "".join(deltas) == "a" and row.finish_reason == "stop"
 
 
 # --- cost ---

@@ -1,23 +1,22 @@
 """Sessions kept as ONNX Runtime optimized them: the same outputs, and never a reason to fail."""
 
-import logging
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from tests.runtime.cache_entries import only_entry
 
 from quatrain.exporter import export_checkpoint
 from quatrain.runtime import LLM, SamplingParams, onnxruntime_session, session_cache
 from quatrain.runtime.manifest import dump_manifest, load_manifest
 from quatrain.runtime.session import open_model
-from quatrain.runtime.session_cache import SessionCache, open_session_cache
+from quatrain.runtime.session_cache import open_session_cache
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "checkpoints"
 CHECKED = {"self_test": False, "verify": False}
@@ -45,11 +44,6 @@ def look(bundle: Path, cache: Path | None, **settings: object) -> tuple[bytes, l
         drawn = SamplingParams(seed=1, max_tokens=6, ignore_eos=True)
         results = llm.generate(prompts, [GREEDY, drawn])
     return logits.tobytes(), [result.token_ids for result in results]
-
-
-def only_entry(cache: Path) -> Path:
-    [entry] = cache.iterdir()
-    return entry
 
 
 def count_optimizations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -258,52 +252,3 @@ def test_a_bundle_that_is_not_as_recorded_has_no_cache(
         file.write(b"more")
     assert open_session_cache(tmp_path / "cache", copy, manifest) is None
     assert "modified since" in caplog.text and "its manifest says" in caplog.text
-
-
-KEY = {"made": "of nothing"}
-
-
-def write_one(target: Path) -> None:
-    target.write_bytes(b"one")
-
-
-def test_who_comes_second_takes_what_is_there(tmp_path: Path) -> None:
-    cache = SessionCache(tmp_path, "weights")
-
-    def write_late(target: Path) -> None:
-        cache.store(KEY, write_one)
-        target.write_bytes(b"two")
-
-    assert cache.store(KEY, write_late).read_bytes() == b"one"
-    assert cache.find(KEY) == only_entry(tmp_path) / "model.onnx"
-
-
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
-    def interrupt(target: Path) -> None:
-        write_one(target)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        SessionCache(tmp_path, "weights").store(KEY, interrupt)
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_a_killed_process_left_is_cleared_once_it_is_old(tmp_path: Path) -> None:
-    new, old = tmp_path / ".unfinished-new", tmp_path / ".unfinished-old"
-    for folder in (new, old):
-        folder.mkdir()
-        (folder / "model.data").write_bytes(b"half")
-    for path in (old / "model.data", old):
-        os.utime(path, (time.time() - 7200,) * 2)
-    cache = SessionCache(tmp_path, "weights")
-    cache.store(KEY, write_one)
-    assert new.exists() and not old.exists()
-    assert cache.find(KEY) is not None
-
-
-def test_nothing_there_is_nothing_to_warn_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        assert SessionCache(tmp_path / "none", "weights").find(KEY) is None
-    assert not caplog.records

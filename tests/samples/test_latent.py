@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.samples.tiny_models import TINY, draw_tokens
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,17 +20,11 @@ from samples.train.drafts import (
 from samples.train.fabric import fuse_weights, split_weights
 from samples.train.hilp import HilpLlama, HilpSettings
 from samples.train.latent import LatentLlama
-from samples.train.llama import DenseLlama, LlamaSettings
+from samples.train.llama import DenseLlama
 from samples.train.nextlat import NextLatLlama, NextLatSettings, mask_documents
 
-TINY = LlamaSettings(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=4)
 TINY_HILP = HilpSettings(window=3, multiplier=2)
 TINY_NEXTLAT = NextLatSettings(lambda_mse=2, lambda_kl=0.3, mtp_horizon=2, proj_factor=4)
-
-
-def draw_tokens() -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(1))
-    return ids[:, :-1], ids[:, 1:]
 
 
 def build_tiny_hilp() -> HilpLlama:

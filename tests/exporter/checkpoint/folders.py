@@ -88,6 +88,14 @@ def write_dense(folder: Path, **changes: object) -> Path:
     return write_checkpoint(folder, random_tensors(DENSE), **changes)
 
 
+def write_source(folder: Path, dtype: Any = np.float32) -> Path:
+    """A dense checkpoint to fit something to: its weights are of a size that keeps activations
+    small enough for any predictor to be told from another."""
+    tensors = random_tensors(DENSE, dtype)
+    tensors = {n: t if t.ndim == 1 else (t / 4).astype(dtype) for n, t in tensors.items()}
+    return write_checkpoint(folder, tensors)
+
+
 def write_nvium(
     folder: Path,
     exits: Exits = EXITS,

@@ -12,6 +12,15 @@ from quatrain.exporter import fit_drafter
 from quatrain.exporter.cli import main, make_parser
 
 
+def make_words(folder: Path, num_tokens: int = 330) -> list[str]:
+    """The words of a short fit, and the files that they name."""
+    source = write_dense(folder / "dense")
+    np.save(folder / "ids.npy", np.arange(num_tokens) * 7 % 48)
+    words = ["fit-drafter", str(source), "-o", str(folder / "out")]
+    words += ["--text", str(folder / "ids.npy"), "--window", "16"]
+    return [*words, "--inner", "8", "--steps", "5", "--batch", "16"]
+
+
 def test_flags_are_the_parameters_of_fit_drafter() -> None:
     words = ["fit-drafter", "checkpoint", "-o", "out", "--text", "text"]
     flags = vars(make_parser(words).parse_args(words))
@@ -25,10 +34,7 @@ def test_flags_are_the_parameters_of_fit_drafter() -> None:
 def test_it_tells_what_was_made_and_how_well_it_guesses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, output = write_dense(tmp_path / "dense"), tmp_path / "out"
-    np.save(tmp_path / "ids.npy", np.arange(330) * 7 % 48)
-    words = ["fit-drafter", str(source), "-o", str(output), "--text", str(tmp_path / "ids.npy")]
-    words += ["--window", "16", "--inner", "8", "--steps", "5", "--batch", "16"]
+    words, output = make_words(tmp_path), tmp_path / "out"
     assert main(words) == 0
     captured = capsys.readouterr()
     shown = " ".join(captured.out.split())
@@ -46,10 +52,7 @@ def test_it_tells_what_was_made_and_how_well_it_guesses(
 
 
 def test_it_tells_what_the_model_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, output = write_dense(tmp_path / "dense"), tmp_path / "out"
-    np.save(tmp_path / "ids.npy", np.arange(110) * 7 % 48)
-    words = ["fit-drafter", str(source), "-o", str(output), "--text", str(tmp_path / "ids.npy")]
-    words += ["--window", "16", "--inner", "8", "--steps", "5", "--batch", "16"]
+    words = make_words(tmp_path, num_tokens=110)
     words += ["--continue-tokens", "10", "--continue-temperature", "0.7"]
     assert main(words) == 0
     captured = capsys.readouterr()
@@ -65,10 +68,7 @@ def test_it_tells_what_the_model_wrote(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_json_and_an_error(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    source, output = write_dense(tmp_path / "dense"), tmp_path / "out"
-    np.save(tmp_path / "ids.npy", np.arange(330) * 7 % 48)
-    words = ["fit-drafter", str(source), "-o", str(output), "--text", str(tmp_path / "ids.npy")]
-    words += ["--window", "16", "--inner", "8", "--steps", "5", "--batch", "16"]
+    words = make_words(tmp_path)
     assert main([*words, "--json"]) == 0
     document = json.loads(capfdbinary.readouterr().out)
     assert len(document["quality"]["draft_shares"]) == 4

@@ -15,6 +15,7 @@ from tests.exporter.checkpoint.folders import (
     random_tensors,
     write_checkpoint,
     write_nvium,
+    write_source,
 )
 
 from quatrain.exporter import export_checkpoint, fit_drafter, open_checkpoint
@@ -28,26 +29,6 @@ from quatrain.runtime import LLM
 
 FAST: dict[str, Any] = {"window": 16, "inner": 8, "steps": 6, "batch": 16}
 PARTS = ("w_h", "w_e", "gate", "up", "down")
-
-
-def write_source(folder: Path, dtype: Any = np.float32, spec: DecoderSpec = DENSE) -> Path:
-    tensors = random_tensors(spec, dtype)
-    tensors = {n: t if t.ndim == 1 else (t / 4).astype(dtype) for n, t in tensors.items()}
-    changes = {} if spec.streams is None else {"scale_seq_times": spec.num_streams - 1}
-    return write_checkpoint(folder, tensors, **changes)
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_source(tmp_path / "dense")
-
-
-@pytest.fixture
-def ids(tmp_path: Path) -> Path:
-    """A text of 330 token ids: 20 windows of 16, and some more."""
-    path = tmp_path / "ids.npy"
-    np.save(path, np.random.default_rng(1).integers(0, 48, 330).astype(np.int32))
-    return path
 
 
 # --- what is written ---
@@ -199,10 +180,20 @@ def test_settings_that_cannot_be_are_refused(
     assert set(os.listdir(tmp_path)) == {"dense", "ids.npy"}
 
 
+@pytest.mark.parametrize("place", ["out", "dense/work"])
+def test_work_in_the_output_or_the_source_is_refused_before_any_is_done(
+    tmp_path: Path, source: Path, ids: Path, place: str
+) -> None:
+    with pytest.raises(ExportError, match="keep work in"):
+        fit_drafter(source, tmp_path / "out", text=ids, work=tmp_path / place, **FAST)
+    assert set(os.listdir(tmp_path)) == {"dense", "ids.npy"} and "work" not in os.listdir(source)
+
+
 def test_a_drafter_exits_and_streams_are_refused(tmp_path: Path, source: Path, ids: Path) -> None:
     fit_drafter(source, tmp_path / "out", text=ids, **FAST)
     nvium = write_nvium(tmp_path / "nvium")
-    streams = write_source(tmp_path / "streams", spec=DecoderSpec(BACKBONE, streams=Streams(2)))
+    tensors = random_tensors(DecoderSpec(BACKBONE, streams=Streams(2)))
+    streams = write_checkpoint(tmp_path / "streams", tensors, scale_seq_times=1)
     for folder, message in {
         tmp_path / "out": "has low-level dynamics already",
         nvium: "an N-vium checkpoint",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quatrain.exporter import steps as steps_module
 from quatrain.exporter.drafting import training as training_module
 from quatrain.exporter.drafting.quality import measure_quality
 from quatrain.exporter.drafting.settings import TrainingSettings
@@ -52,8 +53,8 @@ def test_linear_dynamics_are_learnt_and_drafts_accepted(work: DraftingFolder) ->
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    monkeypatch.setattr(training_module, "_SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(training_module, "_SAVE_SHARE", 0.0)
+    monkeypatch.setattr(steps_module, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(steps_module, "_SAVE_SHARE", 0.0)
     take_loss = training_module.take_loss
     calls = []
 

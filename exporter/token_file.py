@@ -1,4 +1,4 @@
-"""Reads token ids from a NumPy file, for bundles without a tokenizer."""
+"""Reads a file of token ids a user names."""
 
 from pathlib import Path
 
