@@ -15,6 +15,7 @@ from quatrain.runtime.manifest import MANIFEST_NAME, FileRecord, Link
 
 __all__ = [
     "WeightsMode",
+    "name_unfinished",
     "place_weights",
     "record_file",
     "record_link",
@@ -75,9 +76,14 @@ def record_link(bundle: Path, path: str, sha256: str | None = None) -> FileRecor
     return FileRecord(path=path, bytes=stat.st_size, sha256=sha256, link=link)
 
 
+def name_unfinished(path: Path) -> Path:
+    """What `write_file` calls a file until it is there as a whole."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole or not at all, even over an older one."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = name_unfinished(path)
     try:
         temporary.write_bytes(data)
         os.replace(temporary, path)

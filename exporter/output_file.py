@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from quatrain.exporter.bundle import write_file
+from quatrain.exporter.bundle import name_unfinished, write_file
 from quatrain.runtime.errors import RequestError
 
 __all__ = ["check_output_file", "write_output_file"]
@@ -12,17 +12,29 @@ def check_output_file(path: Path, asked: str) -> None:
     """Before minutes of work: is there a place for the file?
 
     Raises:
-        RequestError: There is no such folder, or what is there is no file. It begins with `asked`.
+        RequestError: There is no such folder, what is there is no file, or nothing can be written
+            there. It begins with `asked`.
     """
-    found = None
-    if not path.absolute().parent.is_dir():
-        found = f"there is no folder {path.parent}"
-    elif path.is_dir():
-        found = "it is a folder"
-    elif path.exists() and not path.is_file():
-        found = "it is a device or a pipe, and a file would take its place"
+    found = _find_obstacle(path)
     if found is not None:
-        raise RequestError(asked, found, "name a file in a folder that exists")
+        raise RequestError(asked, found, "name a file in a folder that can be written to")
+
+
+def _find_obstacle(path: Path) -> str | None:
+    try:
+        target = path.resolve()
+        if not target.parent.is_dir():
+            return f"there is no folder {target.parent}"
+        if target.is_dir():
+            return "it is a folder"
+        if target.exists() and not target.is_file():
+            return "it is a device or a pipe, and a file would take its place"
+        unfinished = name_unfinished(target)
+        unfinished.touch()  # as `write_file` will
+        unfinished.unlink()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        return getattr(error, "strerror", None) or str(error)
+    return None
 
 
 def write_output_file(path: Path, content: str | bytes, asked: str) -> None:
@@ -38,4 +50,5 @@ def write_output_file(path: Path, content: str | bytes, asked: str) -> None:
         write_file(path.resolve(), content)
     except OSError as error:
         found = error.strerror or str(error)
-        raise RequestError(asked, found, "name a file that can be written") from error
+        fix = "make room there, or name a file that can be written"
+        raise RequestError(asked, found, fix) from error

@@ -225,7 +225,8 @@ def _open_cached(
         except LOAD_ERRORS:
             cache.discard(made_from)
             raise
-    except (*LOAD_ERRORS, OSError, RuntimeError) as error:
+    # TypeError: of a path with stray bytes, which ONNX Runtime cannot be given.
+    except (*LOAD_ERRORS, OSError, RuntimeError, TypeError, ValueError) as error:
         [reason, *_] = str(error).splitlines() or [type(error).__name__]
         logger.warning("%s is opened without the session cache %s: %s", path, cache.folder, reason)
         return None

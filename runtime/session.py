@@ -188,7 +188,7 @@ def open_model(
         exact: On the CPU, multiply with quantized weights in float32, as slowly as with float32
             weights, instead of rounding what is multiplied with them to 8 bits.
         session_cache: A folder, made where there is none, for what ONNX Runtime makes of a graph
-            when it opens it on this CPU: from then on it opens in half the time or less. Takes as
+            when it opens it on this CPU: from then on it opens in about half the time. Takes as
             much room as the weights do in memory. What goes wrong with it is logged, never raised;
             `quatrain.runtime.session_cache` says what is checked.
 

@@ -4,16 +4,16 @@ An entry is a folder of its own, named by all that its content follows from. It 
 and renamed, so it is there as a whole or not at all, and whatever goes wrong costs only the time
 that it would have saved: the bundle is then opened as without a cache.
 
-What an entry cannot tell: its weights are held to their size only, and so are those of the bundle,
-which the manifest's record stands for. A bundle changed behind its manifest is opened as it was.
+Both the files of the bundle and those of the entry are known by their content, which is read again
+only when the file system says that a file may be another (`known_hashes`).
 """
 
 import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ from pathlib import Path
 
 from quatrain.runtime.bundle_check import hash_file
 from quatrain.runtime.cpu_identity import describe_cpu
-from quatrain.runtime.manifest import FileRecord, Graph, Manifest
+from quatrain.runtime.known_hashes import hash_known_file, remember_hash
+from quatrain.runtime.manifest import Graph, Manifest
 
 __all__ = ["MODEL_NAME", "SessionCache", "open_session_cache"]
 
@@ -29,8 +30,9 @@ logger = logging.getLogger(__name__)
 
 MODEL_NAME = "model.onnx"
 _RECORD_NAME = "entry.json"
+_HASHES = "hashes"
 _LAYOUT = 1
-_UNFINISHED = ".unfinished-"
+_UNFINISHED = ".quatrain-unfinished-"
 # What a process left that did not live to rename it; nobody writes for so long without a pause.
 _LEFT_SECONDS = 3600.0
 
@@ -70,9 +72,7 @@ class SessionCache:
 
         Raises whatever `write` does, and `OSError`; nothing is left then.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._clear_unfinished()
-        folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.folder))
+        folder = self._make_unfinished()
         try:
             write(folder / MODEL_NAME)
             _record(folder, made_from)
@@ -83,8 +83,7 @@ class SessionCache:
 
     def discard(self, made_from: dict[str, str]) -> None:
         """Remove an entry that turned out to be of no use; `OSError` if it will not go."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        grave = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.folder))
+        grave = self._make_unfinished()
         try:
             # A rename first: nobody shall see half of it.
             os.rename(self._place(made_from), grave / "entry")
@@ -92,6 +91,12 @@ class SessionCache:
             pass
         finally:
             shutil.rmtree(grave, ignore_errors=True)
+
+    def _make_unfinished(self) -> Path:
+        # Not by mkdtemp, whose folders are closed to whoever else may read this one.
+        folder = self.folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
+        folder.mkdir(parents=True)
+        return folder
 
     def _place(self, made_from: dict[str, str]) -> Path:
         text = json.dumps(made_from, sort_keys=True)
@@ -109,30 +114,30 @@ class SessionCache:
             if _find_fault(place, made_from) is not None:
                 raise
 
-    def _clear_unfinished(self) -> None:
+    def clear_unfinished(self) -> None:
+        """Remove what processes left that were killed while they wrote."""
         for folder in self.folder.glob(f"{_UNFINISHED}*"):
             if time.time() - _read_last_change(folder) > _LEFT_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_session_cache(folder: Path, bundle: Path, manifest: Manifest) -> SessionCache | None:
-    """The cache for a bundle; None, with a warning, if its files are not as its manifest says."""
+    """The cache for a bundle; None, with a warning, if its files cannot be read."""
     try:
-        return SessionCache(folder, _describe_weights(bundle, manifest))
+        cache = SessionCache(folder, _describe_weights(folder, bundle, manifest))
+        cache.clear_unfinished()
+        return cache
     except (OSError, ValueError) as error:
         logger.warning("%s is opened without the session cache %s: %s", bundle, folder, error)
         return None
 
 
-def _describe_weights(bundle: Path, manifest: Manifest) -> str:
-    """A hash of what the manifest records of every file but graphs and engines.
-
-    `ValueError` where a size differs, or the time of linked weights whose content has no hash.
-    """
+def _describe_weights(folder: Path, bundle: Path, manifest: Manifest) -> str:
+    """A hash of the content of every file but graphs and engines."""
     graphs = {path for graph in manifest.graphs for path in _list_paths(graph)}
     others = graphs | {engine.path for engine in manifest.engines}
-    records = [record for record in manifest.files if record.path not in others]
-    facts = [_describe_file(bundle, record) for record in sorted(records, key=lambda r: r.path)]
+    paths = sorted(record.path for record in manifest.files if record.path not in others)
+    facts = [[path, hash_known_file(bundle / path, folder / _HASHES)] for path in paths]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -140,33 +145,15 @@ def _list_paths(graph: Graph) -> Iterable[str]:
     return graph.path, graph.deployment.path
 
 
-def _describe_file(bundle: Path, record: FileRecord) -> list[str | int]:
-    status = (bundle / record.path).stat()
-    if status.st_size != record.bytes:
-        raise ValueError(
-            f"{record.path} has {status.st_size} bytes, its manifest says {record.bytes}"
-        )
-    if record.sha256 is not None:
-        return [record.path, record.bytes, record.sha256]
-    if record.link is None:
-        raise ValueError(f"its manifest has neither hash nor link of {record.path}")
-    if status.st_mtime_ns != record.link.mtime_ns:
-        raise ValueError(f"{record.path} was modified since its manifest was written")
-    return [record.path, record.bytes, record.link.header_sha256, record.link.mtime_ns]
-
-
 def _find_fault(entry: Path, made_from: dict[str, str]) -> str | None:
-    """What is wrong with an entry: files held to their size, the model to its hash, too."""
+    """What is wrong with an entry, down to the content of its files."""
     try:
         record = json.loads((entry / _RECORD_NAME).read_bytes())
         if record["made_from"] != made_from:
             return "it was made from something else"
-        for name, size in record["bytes"].items():
-            found = (entry / name).stat().st_size
-            if found != size:
-                return f"{name} has {found} bytes instead of {size}"
-        if hash_file(entry / MODEL_NAME) != record["model"]:
-            return f"{MODEL_NAME} was altered"
+        for name, digest in record["files"].items():
+            if hash_known_file(entry / name, entry.parent / _HASHES) != digest:
+                return f"{name} was altered"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return str(error) or type(error).__name__
     return None
@@ -174,13 +161,15 @@ def _find_fault(entry: Path, made_from: dict[str, str]) -> str | None:
 
 def _record(folder: Path, made_from: dict[str, str]) -> None:
     """Write down what is there, and have the disk keep it before anybody can find it."""
-    files = sorted(path for path in folder.iterdir())
-    sizes = {path.name: path.stat().st_size for path in files}
-    record = {"made_from": made_from, "bytes": sizes, "model": hash_file(folder / MODEL_NAME)}
+    files = sorted(folder.iterdir())
+    hashes = {path.name: hash_file(path) for path in files}
+    record = {"made_from": made_from, "files": hashes}
     (folder / _RECORD_NAME).write_text(json.dumps(record, indent=2), encoding="utf-8")
     for path in (*files, folder / _RECORD_NAME):
         with path.open("rb+") as file:
             os.fsync(file.fileno())
+    for path in files:
+        remember_hash(path, hashes[path.name], folder.parent / _HASHES)
 
 
 def _read_last_change(folder: Path) -> float:

@@ -27,11 +27,11 @@ def check_picture(path: Path, asked: str) -> None:
         try:
             import quatrain.exporter.charts.png  # noqa: F401
         except ImportError as error:
-            raise RequestError(
-                asked,
-                f"the Python package {error.name} is not installed",
-                f"pip install 'quatrain[png]', or name it {svg}",
-            ) from error
+            found = f"what draws .png cannot be loaded: {error}"
+            if isinstance(error, ModuleNotFoundError):
+                found = f"the Python package {error.name} is not installed"
+            fix = f"pip install 'quatrain[png]', or name it {svg}"
+            raise RequestError(asked, found, fix) from error
 
 
 def write_picture(path: Path, charts: Sequence[Chart], asked: str) -> None:

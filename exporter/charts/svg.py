@@ -1,6 +1,7 @@
 """Draws charts as SVG, in light and dark colours, with their titles for a screen reader."""
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from xml.sax import saxutils
 
@@ -11,6 +12,7 @@ __all__ = ["CHART_STYLE", "draw_chart", "draw_charts"]
 
 _WIDTH, _HEIGHT = 880, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 20, 58, 52  # margins around the plot
+_LEGEND_ROW = 18
 _MAX_LABELS = 24
 _MAX_LABEL_CHARS = 110  # of all the labels along the horizontal axis
 _LIGHT, _DARK = (
@@ -46,27 +48,31 @@ CHART_STYLE = (
 
 def draw_charts(charts: Sequence[Chart]) -> str:
     """An SVG document with the charts one below the other."""
-    height = _HEIGHT * len(charts)
+    drawings = [_Drawing(chart) for chart in charts]
+    height = sum(drawing.total_height for drawing in drawings)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {_WIDTH} {height}"'
         f' width="{_WIDTH}" height="{height}">',
         f"<style>{CHART_STYLE}</style>",
         '<rect width="100%" height="100%" class="paper"/>',
     ]
-    for place, chart in enumerate(charts):
-        parts.append(f'<g role="img" transform="translate(0 {place * _HEIGHT})">')
-        parts += [*_describe(chart, f"chart-{place}"), *_Drawing(chart).draw(), "</g>"]
+    top = 0
+    for place, drawing in enumerate(drawings):
+        parts.append(f'<g role="img" transform="translate(0 {top})">')
+        parts += [*_describe(drawing.chart, f"chart-{place}"), *drawing.draw(), "</g>"]
+        top += drawing.total_height
     return "\n".join([*parts, "</svg>", ""])
 
 
 def draw_chart(chart: Chart, name: str) -> str:
     """One chart as an element of a page that has `CHART_STYLE`; `name` begins its ids there."""
+    drawing = _Drawing(chart)
     return "\n".join(
         [
-            f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
+            f'<svg class="chart" viewBox="0 0 {_WIDTH} {drawing.total_height}" role="img"'
             f' aria-labelledby="{name}-title {name}-desc">',
             *_describe(chart, name),
-            *_Drawing(chart).draw(),
+            *drawing.draw(),
             "</svg>",
         ]
     )
@@ -89,6 +95,12 @@ class _Drawing:
         self.height = _HEIGHT - _TOP - _BOTTOM
         self.step = self.width / max(1, len(chart.places))
         self.axis = make_axis(chart)
+        names = [series.name for series in chart.series]
+        names += [] if chart.mark is None else [chart.mark[0]]
+        self.legend = _place_legend([_shorten(_printable(name)) for name in names])
+        more = self.legend[-1][2] - self.legend[0][2] if self.legend else 0
+        self.top = _TOP + more
+        self.total_height = _HEIGHT + more
 
     def draw(self) -> list[str]:
         title = _text(self.chart.title, _LEFT, 22, 'class="title"')
@@ -108,7 +120,7 @@ class _Drawing:
         return _LEFT + self.step * (place + 0.5)
 
     def _y(self, value: float) -> float:
-        return _TOP + self.height * (1 - self.axis.fraction(value))
+        return self.top + self.height * (1 - self.axis.fraction(value))
 
     def _draw_axes(self) -> list[str]:
         parts = []
@@ -116,15 +128,15 @@ class _Drawing:
             y = self._y(tick)
             parts.append(_line(_LEFT, y, _LEFT + self.width, y, "grid"))
             parts.append(_text(f"{tick:g}", _LEFT - 8, y + 4, 'text-anchor="end"'))
-        bottom = _TOP + self.height
+        bottom = self.top + self.height
         parts.append(_line(_LEFT, bottom, _LEFT + self.width, bottom, "axis"))
         for place in range(0, len(self.chart.places), self._label_every()):
             label = self.chart.places[place]
             parts.append(_text(label, self._x(place), bottom + 17, 'text-anchor="middle"'))
         middle = _LEFT + self.width / 2
         parts.append(_text(self.chart.x_label, middle, bottom + 38, 'text-anchor="middle"'))
-        turned = f'text-anchor="middle" transform="rotate(-90 18 {_TOP + self.height / 2:g})"'
-        return [*parts, _text(self.chart.y_label, 18, _TOP + self.height / 2, turned)]
+        turned = f'text-anchor="middle" transform="rotate(-90 18 {self.top + self.height / 2:g})"'
+        return [*parts, _text(self.chart.y_label, 18, self.top + self.height / 2, turned)]
 
     def _label_every(self) -> int:
         """Every how many places there is room for a label, at least a space from the next."""
@@ -134,18 +146,17 @@ class _Drawing:
 
     def _draw_legend(self) -> list[str]:
         parts: list[str] = []
-        x = float(_LEFT)
-        for number, series in enumerate(self.chart.series):
-            kind = _choose_color(series, number)
-            if self.chart.is_bars:
-                parts.append(f'<rect x="{x:g}" y="34" width="24" height="12" class="fill {kind}"/>')
+        for number, (name, x, y) in enumerate(self.legend):
+            if number == len(self.chart.series):
+                parts.append(_line(x, y + 6, x + 24, y + 6, "mark"))
             else:
-                parts.append(_line(x, 40, x + 24, 40, f"line {kind}"))
-            parts.append(_text(series.name, x + 30, 44))
-            x += 56 + 6.6 * len(series.name)
-        if self.chart.mark is not None:
-            parts.append(_line(x, 40, x + 24, 40, "mark"))
-            parts.append(_text(self.chart.mark[0], x + 30, 44))
+                kind = _choose_color(self.chart.series[number], number)
+                if self.chart.is_bars:
+                    box = f'<rect x="{x:g}" y="{y:g}" width="24" height="12" class="fill {kind}"/>'
+                    parts.append(box)
+                else:
+                    parts.append(_line(x, y + 6, x + 24, y + 6, f"line {kind}"))
+            parts.append(_text(name, x + 30, y + 10))
         return parts
 
     def _draw_bars(self, series: Series, number: int, kind: str) -> list[str]:
@@ -154,7 +165,7 @@ class _Drawing:
         parts = []
         for place, value in _list_finite(series):
             y = self._y(value)
-            x, height = self._x(place) + shift, _TOP + self.height - y
+            x, height = self._x(place) + shift, self.top + self.height - y
             hint = _escape(f"{self.chart.places[place]}: {series.name} {value:.4g}")
             parts.append(
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{width * 0.94:.1f}" height="{height:.1f}"'
@@ -174,6 +185,31 @@ class _Drawing:
                 f"<title>{hint}</title></circle>"
             )
         return parts
+
+
+def _place_legend(names: Sequence[str]) -> list[tuple[str, float, int]]:
+    """Where each name goes, in as many rows as they need."""
+    places: list[tuple[str, float, int]] = []
+    x, y = float(_LEFT), 34
+    for name in names:
+        width = 56 + 6.6 * _count_columns(name)
+        if x > _LEFT and x + width - 26 > _WIDTH - _RIGHT:
+            x, y = float(_LEFT), y + _LEGEND_ROW
+        places.append((name, x, y))
+        x += width
+    return places
+
+
+def _shorten(name: str) -> str:
+    """The end of a name that no row has room for: that is where paths differ."""
+    room = _MAX_LABEL_CHARS
+    while _count_columns(name) > room:
+        name = "\N{HORIZONTAL ELLIPSIS}" + name[2:]
+    return name
+
+
+def _count_columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _choose_color(series: Series, number: int) -> str:
@@ -198,5 +234,8 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def _escape(text: str) -> str:
     """For XML, which has no place for control characters or the stray bytes of file names."""
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return saxutils.escape("".join(shown))
+    return saxutils.escape(_printable(text))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

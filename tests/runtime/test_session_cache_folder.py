@@ -2,6 +2,7 @@
 
 import logging
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -39,16 +40,22 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_cleared_once_it_is_old(tmp_path: Path) -> None:
-    new, old = tmp_path / ".unfinished-new", tmp_path / ".unfinished-old"
+    new, old = (tmp_path / f".quatrain-unfinished-{name}" for name in ("new", "old"))
     for folder in (new, old):
         folder.mkdir()
         (folder / "model.data").write_bytes(b"half")
     for path in (old / "model.data", old):
         os.utime(path, (time.time() - 7200,) * 2)
-    cache = SessionCache(tmp_path, "weights")
-    cache.store(KEY, write_one)
+    SessionCache(tmp_path, "weights").clear_unfinished()
     assert new.exists() and not old.exists()
-    assert cache.find(KEY) is not None
+
+
+def test_whoever_may_read_files_made_here_may_read_an_entry(tmp_path: Path) -> None:
+    ordinary = tmp_path / "ordinary"
+    ordinary.mkdir()
+    SessionCache(tmp_path / "cache", "weights").store(KEY, write_one)
+    entry = only_entry(tmp_path / "cache")
+    assert stat.S_IMODE(entry.stat().st_mode) == stat.S_IMODE(ordinary.stat().st_mode)
 
 
 def test_nothing_there_is_nothing_to_warn_of(

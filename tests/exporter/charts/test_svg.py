@@ -68,6 +68,21 @@ def test_names_that_xml_cannot_hold_are_shown_by_their_codes() -> None:
     assert shown == ["a\\x01\\n\\udc80 <é&"]
 
 
+def test_a_legend_of_many_long_names_stays_in_the_frame_and_shows_their_ends() -> None:
+    names = [f"{'/long' * 30}/{number}" for number in range(9)]
+    drawn = chart(*(Series(name, [1.0]) for name in names), is_bars=True)
+    root = ElementTree.fromstring(draw_charts([drawn, drawn]))
+    shown = [t for t in find(root, "text") if str(t.text).startswith("\N{HORIZONTAL ELLIPSIS}")]
+    assert [str(t.text)[-2:] for t in shown] == [f"/{number}" for number in range(9)] * 2
+    assert all(len(str(t.text)) * 6.6 + float(t.get("x", "")) < 880 for t in shown)
+    rows = [float(t.get("y", "")) for t in shown[:9]]
+    bars = [float(bar.get("y", "")) for bar in find(root, "rect") if len(bar)]
+    assert sorted(set(rows)) == rows and max(rows) < min(bars)
+    frames = [g.get("transform", "") for g in root.iter(f"{SVG}g")]
+    bottom = max(float(t.get("y", "")) for t in find(root, "text"))
+    assert float(frames[1].split()[1].rstrip(")")) > bottom
+
+
 def test_a_chart_on_a_page_has_a_name_and_a_description() -> None:
     root = ElementTree.fromstring(
         draw_chart(chart(Series("s", [1.0])), "one").replace("svg ", f"svg xmlns='{SVG[1:-1]}' ", 1)
