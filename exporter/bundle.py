@@ -15,6 +15,7 @@ from quatrain.runtime.manifest import MANIFEST_NAME, FileRecord, Link
 
 __all__ = [
     "WeightsMode",
+    "check_bundle_place",
     "name_unfinished",
     "place_weights",
     "record_file",
@@ -34,9 +35,27 @@ def staged_bundle(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     Raises `ExportError` if `output` exists (unless it is a bundle and `overwrite` is set), or if
     the disk is full.
     """
-    check_output = partial(_check_output, overwrite=overwrite)
+    check_output = partial(check_bundle_place, overwrite=overwrite)
     with staged_folder(output, kind="a bundle", check_output=check_output) as staging:
         yield staging
+
+
+def check_bundle_place(output: Path, *, overwrite: bool) -> None:
+    """Raise `ExportError` if `output` exists, unless it is a bundle and `overwrite` is set."""
+    if not os.path.lexists(output):
+        return
+    if not overwrite:
+        raise ExportError(
+            f"write a bundle to {output}",
+            "something is there already",
+            "choose another -o, or pass --overwrite to replace a bundle",
+        )
+    if not (Path(output) / MANIFEST_NAME).is_file():
+        raise ExportError(
+            f"replace {output} (--overwrite)",
+            f"it is not a bundle: no {MANIFEST_NAME} in it",
+            "choose another -o; nothing but a bundle is ever replaced",
+        )
 
 
 def place_weights(
@@ -99,20 +118,3 @@ def _copy_file(source: Path, target: Path) -> str:
             digest.update(chunk)
             writer.write(chunk)
     return digest.hexdigest()
-
-
-def _check_output(output: Path, *, overwrite: bool) -> None:
-    if not os.path.lexists(output):
-        return
-    if not overwrite:
-        raise ExportError(
-            f"write a bundle to {output}",
-            "something is there already",
-            "choose another -o, or pass --overwrite to replace a bundle",
-        )
-    if not (output / MANIFEST_NAME).is_file():
-        raise ExportError(
-            f"replace {output} (--overwrite)",
-            f"it is not a bundle: no {MANIFEST_NAME} in it",
-            "choose another -o; nothing but a bundle is ever replaced",
-        )

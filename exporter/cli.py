@@ -10,6 +10,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
+from quatrain.exporter.command_parser import CommandParser
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -49,7 +51,7 @@ _INTERRUPTED, _TERMINATED, _BROKEN_PIPE = (128 + n for n in (2, 15, 13))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; argparse itself exits 2 on wrong usage."""
+    """Run one command and return its exit status; its parser exits 2 on wrong usage."""
     if argv is None:
         signal.signal(signal.SIGTERM, _exit_on_signal)
         _open_closed_streams()
@@ -67,20 +69,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for a command line, with the flags of the one command it names."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
+        words=words,
+        commands=COMMANDS,
         prog="quatrain",
         description="Export language models that exit early, draft or skip work to ONNX and"
         " TensorRT, and run them.",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action=_ShowVersions, help="show versions and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     asked = next((word for word in words if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
         description = f"{summary[0].upper()}{summary[1:]}."
-        command = commands.add_parser(
-            name, help=summary, description=description, allow_abbrev=False
-        )
+        command = commands.add_parser(name, help=summary, description=description, words=words)
         if name == asked:
             module = import_module(f"quatrain.exporter.commands.{name.replace('-', '_')}")
             module.configure_parser(command)

@@ -15,9 +15,10 @@ from quatrain.exporter.bundle import (
     write_file,
 )
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
+from quatrain.exporter.checkpoint_tokenizer import open_checkpoint_tokenizer
 from quatrain.exporter.chosen_checkpoint import open_chosen
 from quatrain.exporter.description import describe_bundle
-from quatrain.exporter.engine.plugin_choice import parse_plugins
+from quatrain.exporter.export_check import check_export
 from quatrain.exporter.graph_files import write_graphs
 from quatrain.exporter.memory import EmbeddingsPlace
 from quatrain.exporter.options import ExportOptions, ExportRequest, settle_options
@@ -58,16 +59,16 @@ def plan_export(
     max_seq_len: int | None = None,
     max_batch: int = 4,
     prefill_chunk: int | None = None,
-    max_deferred: int = 16,
+    max_deferred: int | None = None,
     targets: Sequence[str] = (),
     self_test: bool | None = None,
     embeddings: EmbeddingsPlace = "graph",
     dense_fallback: Sequence[int] | None = None,
     drafter: bool = False,
-    max_draft: int = 8,
+    max_draft: int | None = None,
     verify: bool | None = None,
     quantize: WeightKind | None = None,
-    group_size: int = 32,
+    group_size: int | None = None,
     head_bits: int | None = None,
 ) -> ExportPlan:
     """What `export_checkpoint` would do with these arguments, with nothing written."""
@@ -88,7 +89,7 @@ def plan_export(
         group_size=group_size,
         head_bits=head_bits,
     )
-    opened = open_chosen(checkpoint, request)
+    opened = _open(checkpoint, request)
     options, note = _settle(opened, request)
     return make_plan(opened, options, note)
 
@@ -101,19 +102,19 @@ def export_checkpoint(
     max_seq_len: int | None = None,
     max_batch: int = 4,
     prefill_chunk: int | None = None,
-    max_deferred: int = 16,
+    max_deferred: int | None = None,
     targets: Sequence[str] = (),
-    plugins: Sequence[str] = ("auto",),
+    plugins: Sequence[str] | None = None,
     weights: WeightsMode | None = None,
     hash_weights: bool = False,
     self_test: bool | None = None,
     embeddings: EmbeddingsPlace = "graph",
     dense_fallback: Sequence[int] | None = None,
     drafter: bool = False,
-    max_draft: int = 8,
+    max_draft: int | None = None,
     verify: bool | None = None,
     quantize: WeightKind | None = None,
-    group_size: int = 32,
+    group_size: int | None = None,
     head_bits: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -129,9 +130,11 @@ def export_checkpoint(
         max_batch: Sequences decoded together.
         prefill_chunk: Tokens of a prompt run in one call; where a token is several rows (Hidden
             Decoding), all of them. Default: as many as make 512 rows.
-        max_deferred: Rows an early exit may leave to be filled later (models with exits).
+        max_deferred: Rows an early exit may leave to be filled later (models with exits alone).
+            Default: 16.
         targets: GPUs to build engines for, of `quatrain.exporter.targets.TARGETS`.
-        plugins: Which of our operators the engines have as plugins; see `build_engines`.
+        plugins: Which of our operators the engines have as plugins (with `targets`); see
+            `build_engines`. Default: auto.
         weights: `link` or `copy` the weight files. Default: link where the file system allows.
         hash_weights: Record the SHA-256 of linked weights, which reads them.
         self_test: Record the first greedy tokens after a short prompt, which runs the model on
@@ -142,12 +145,12 @@ def export_checkpoint(
             the checkpoint names (models with bank-top-k feed-forward). Default: the checkpoint's.
         drafter: Keep the low-level dynamics of HiLP and NextLat, to draft with. Without it the
             bundle is that of a plain decoder.
-        max_draft: Most tokens to draft at once (with `drafter`).
+        max_draft: Most tokens to draft at once (with `drafter`). Default: 8.
         verify: Hold the graphs to the checkpoint on a short text, on the CPU; if they differ, there
             is a report beside `output` and no bundle. Default: if the weights are at most 1 GiB.
         quantize: Round the projections to codes of 8 or 4 bits. The bundle then has a weight file
             of its own. Default: weights stay as they are.
-        group_size: Weights that share a scale, 32 or 128 (with `quantize`).
+        group_size: Weights that share a scale, 32 or 128 (with `quantize`). Default: 32.
         head_bits: Bits of a weight that makes logits: 4, 8, or 16 to leave it as it is (with
             `quantize`). Default: 8 beside int4, 16 beside int8.
         overwrite: Replace an older bundle at `output`.
@@ -157,7 +160,15 @@ def export_checkpoint(
             bundle is left behind.
     """
     progress = progress or Progress()
-    parse_plugins(plugins)
+    check_export(
+        checkpoint,
+        output,
+        targets=targets,
+        plugins=plugins,
+        weights=weights,
+        quantize=quantize,
+        overwrite=overwrite,
+    )
     request = ExportRequest(
         dtype,
         max_seq_len,
@@ -176,7 +187,7 @@ def export_checkpoint(
         head_bits=head_bits,
     )
     with progress.stage("read checkpoint"):
-        opened = open_chosen(checkpoint, request, progress)
+        opened = _open(checkpoint, request, progress)
         options, note = _settle(opened, request)
     warnings = _collect_warnings(opened, note, progress)
     with staged_bundle(output, overwrite=overwrite) as bundle:
@@ -186,12 +197,15 @@ def export_checkpoint(
             refuse_bad_weights(opened, progress)
         _write_contents(bundle, opened, placed, options, progress)
         _try_out(bundle, checkpoint, Path(output), options, progress)
-        if options.targets:
-            from quatrain.exporter.engine.engines import build_engines
-
-            build_engines(bundle, options.targets, plugins=plugins, progress=progress)
-        manifest = load_manifest(bundle)
+        manifest = _build_engines(bundle, options, plugins, progress)
     return ExportReport(Path(output), manifest, placed.mode, progress.stages, warnings)
+
+
+def _open(path: Path, request: ExportRequest, progress: Progress | None = None) -> Checkpoint:
+    """The checkpoint, whose tokenizer is whole: without a self-test nothing would show that."""
+    opened = open_chosen(path, request, progress)
+    open_checkpoint_tokenizer(opened)
+    return opened
 
 
 def _settle(opened: Checkpoint, request: ExportRequest) -> tuple[ExportOptions, str | None]:
@@ -240,6 +254,18 @@ def _try_out(
         verify_export(bundle, checkpoint, output, progress)
     else:
         skip_verification(bundle, options.unverified)
+
+
+def _build_engines(
+    bundle: Path, options: ExportOptions, plugins: Sequence[str] | None, progress: Progress
+) -> Manifest:
+    """Build for all targets; gives the manifest as it is in the end."""
+    if options.targets:
+        from quatrain.exporter.engine.engines import build_engines
+
+        modes = ("auto",) if plugins is None else plugins
+        build_engines(bundle, options.targets, plugins=modes, progress=progress)
+    return load_manifest(bundle)
 
 
 def _collect_warnings(checkpoint: Checkpoint, note: str | None, progress: Progress) -> list[str]:

@@ -14,7 +14,13 @@ from quatrain.exporter.spec import DecoderSpec, DType
 from quatrain.exporter.targets import find_target
 from quatrain.runtime.manifest import Limits
 
-__all__ = ["ExportOptions", "ExportRequest", "replace_max_seq_len", "settle_options"]
+__all__ = [
+    "ExportOptions",
+    "ExportRequest",
+    "count_rotary_tokens",
+    "replace_max_seq_len",
+    "settle_options",
+]
 
 # Long enough for a chat and small enough for any card; --max-seq-len raises it.
 _DEFAULT_MAX_SEQ_LEN = 4096
@@ -25,6 +31,8 @@ _DEFAULT_PREFILL_ROWS = 512
 # A graph holds its rotary tables itself, and protobuf has no messages of 2 GiB; the rest of a graph
 # is far below what this leaves.
 _MAX_ROTARY_BYTES = 2_000_000_000
+_DEFAULT_MAX_DEFERRED = 16
+_DEFAULT_MAX_DRAFT = 8
 _DEFAULT_GROUP_SIZE = 32
 # Above these what runs the model on the CPU would take far longer than the export.
 _SELF_TEST_MAX_BYTES = 1 << 30
@@ -42,16 +50,16 @@ class ExportRequest:
     max_seq_len: int | None
     max_batch: int
     prefill_chunk: int | None
-    max_deferred: int
+    max_deferred: int | None
     targets: Sequence[str]
     self_test: bool | None
     embeddings: EmbeddingsPlace = "graph"
     dense_fallback: Sequence[int] | None = None
     drafter: bool = False
-    max_draft: int = 8
+    max_draft: int | None = None
     verify: bool | None = None
     quantize: WeightKind | None = None
-    group_size: int = _DEFAULT_GROUP_SIZE
+    group_size: int | None = None
     head_bits: int | None = None
 
 
@@ -82,10 +90,11 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
 
     Raises:
         ExportError: A size that is below 1, more positions than the checkpoint knows or a graph
-            has room for, or no place for embeddings.
+            has room for, no place for embeddings, or a setting of what this export does not have.
         BuildError: There is no target of that name.
     """
     _check_place(request.embeddings)
+    _refuse_idle_limits(checkpoint, request)
     limits = _settle_limits(checkpoint.spec, request)
     _check_rotary_tables(checkpoint.spec, limits.max_seq_len)
     for target in request.targets:
@@ -108,19 +117,35 @@ def settle_options(checkpoint: Checkpoint, request: ExportRequest) -> ExportOpti
 
 
 def _settle_scheme(request: ExportRequest) -> Scheme | None:
+    group_size = request.group_size
     if request.quantize is not None:
-        return Scheme(request.quantize, request.group_size, request.head_bits)
-    for flag, value, default in (
-        ("--group-size", request.group_size, _DEFAULT_GROUP_SIZE),
-        ("--head-bits", request.head_bits, None),
-    ):
-        if value != default:
+        size = _DEFAULT_GROUP_SIZE if group_size is None else group_size
+        return Scheme(request.quantize, size, request.head_bits)
+    for flag, value in (("--group-size", group_size), ("--head-bits", request.head_bits)):
+        if value is not None:
             raise ExportError(
                 f"{flag} {value}",
                 "weights are not quantized, so there are no codes that it could be about",
                 f"choose --quantize int8 or int4 as well, or leave {flag} out",
             )
     return None
+
+
+def _refuse_idle_limits(checkpoint: Checkpoint, request: ExportRequest) -> None:
+    """Refuse limits of exits and of a drafter where there are none."""
+    family, absence = checkpoint.spec.family, checkpoint.drafter_absence
+    if request.max_deferred is not None and checkpoint.spec.exits is None:
+        raise ExportError(
+            f"--max-deferred {request.max_deferred}",
+            f"this model ({family}) has no exits, so nothing is left for later",
+            "leave --max-deferred out, or use a checkpoint with exits (N-vium)",
+        )
+    if request.max_draft is not None and checkpoint.spec.drafter is None:
+        found, fix = "the drafter is left out", "add --drafter, or leave --max-draft out"
+        if absence is not None:
+            found = f"this model ({family}) has no drafter: {absence}"
+            fix = "leave --max-draft out, or use a HiLP or NextLat checkpoint with --drafter"
+        raise ExportError(f"--max-draft {request.max_draft}", found, fix)
 
 
 def replace_max_seq_len(options: ExportOptions, max_seq_len: int) -> ExportOptions:
@@ -157,15 +182,21 @@ def _check_place(embeddings: str) -> None:
         )
 
 
+def count_rotary_tokens(head_dim: int, rows_per_token: int) -> int:
+    """The most tokens whose rotary tables, float32 [rows, head_dim / 2] twice, a graph can hold."""
+    return _MAX_ROTARY_BYTES // (4 * head_dim * rows_per_token)
+
+
 def _check_rotary_tables(spec: DecoderSpec, max_seq_len: int) -> None:
-    """Refuse tables, float32 [rows, head_dim / 2] twice, that no ONNX file can hold."""
+    """Refuse tables that no ONNX file can hold."""
     token_bytes = 4 * spec.backbone.head_dim * spec.num_streams
-    if max_seq_len * token_bytes > _MAX_ROTARY_BYTES:
+    most = count_rotary_tokens(spec.backbone.head_dim, spec.num_streams)
+    if max_seq_len > most:
         raise ExportError(
             f"sequences of {max_seq_len} tokens (--max-seq-len)",
             f"their rotary tables would take {max_seq_len * token_bytes / 1e9:.1f} GB"
             f" ({spec.num_streams} rows a token), and an ONNX file holds 2 GB",
-            f"ask for {_MAX_ROTARY_BYTES // token_bytes} or less",
+            f"ask for {most} or less",
         )
 
 
@@ -183,12 +214,15 @@ def _settle_limits(spec: DecoderSpec, request: ExportRequest) -> Limits:
             f"the checkpoint knows {positions} positions (max_position_embeddings)",
             f"ask for {positions} or less",
         )
+    max_deferred, max_draft = request.max_deferred, request.max_draft
+    max_deferred = _DEFAULT_MAX_DEFERRED if max_deferred is None else max_deferred
+    max_draft = _DEFAULT_MAX_DRAFT if max_draft is None else max_draft
     sizes = {
         "--max-seq-len": max_seq_len,
         "--max-batch": request.max_batch,
         "--prefill-chunk": prefill_chunk,
-        "--max-deferred": request.max_deferred,
-        "--max-draft": request.max_draft,
+        "--max-deferred": max_deferred,
+        "--max-draft": max_draft,
     }
     for flag, value in sizes.items():
         if value < 1:
@@ -197,7 +231,7 @@ def _settle_limits(spec: DecoderSpec, request: ExportRequest) -> Limits:
         max_seq_len=max_seq_len,
         max_batch=request.max_batch,
         prefill_chunk=min(prefill_chunk, max_seq_len),
-        max_deferred=min(request.max_deferred, max_seq_len),
+        max_deferred=min(max_deferred, max_seq_len),
         # A round has one row more than guesses.
-        max_draft=max(1, min(request.max_draft, max_seq_len - 1)),
+        max_draft=max(1, min(max_draft, max_seq_len - 1)),
     )

@@ -9,8 +9,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quatrain.exporter.errors import ExportError
+from quatrain.runtime.errors import fix_reading
 
-__all__ = ["staged_folder"]
+__all__ = ["check_place", "staged_folder"]
+
+
+def check_place(output: Path, kind: str) -> None:
+    """Raise `ExportError` where `output` cannot be made: folders that are missing will be, in the
+    first one that is there.
+
+    Args:
+        kind: What is to be written, for messages: "a bundle".
+    """
+    folder = Path(os.path.realpath(output)).parent
+    place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not os.path.isdir(place):
+        found = f"{place} is a file"
+    elif not os.access(place, os.W_OK | os.X_OK):
+        found = f"nothing can be written in {place}"
+    else:
+        return
+    raise ExportError(f"write {kind} to {output}", found, "choose another -o")
 
 
 @contextmanager
@@ -18,6 +37,7 @@ def staged_folder(
     output: Path, *, kind: str, check_output: Callable[[Path], None]
 ) -> Iterator[Path]:
     """A folder beside `output` that takes its name when the block ends well, and vanishes if not.
+    Where `output` is a symbolic link, that is done where it leads, and the link stays.
 
     Args:
         kind: What is written, for messages: "a bundle".
@@ -25,10 +45,11 @@ def staged_folder(
             block and again before the rename; a folder it lets pass is replaced.
 
     Raises:
-        ExportError: The disk is full, or the folder cannot be written.
+        ExportError: The disk is full, the folder cannot be written, or a source cannot be read.
     """
-    output = Path(os.path.abspath(output))
-    check_output(output)
+    asked, output = Path(output).absolute(), Path(os.path.realpath(output))
+    check_output(asked)
+    check_place(asked, kind)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.staging-", dir=output.parent))
@@ -40,7 +61,7 @@ def staged_folder(
         os.umask(umask)
         staging.chmod(0o777 & ~umask)
         yield staging
-        check_output(output)  # the block may have taken minutes
+        check_output(asked)  # the block may have taken minutes
         _replace_folder(staging, output)
     except OSError as error:
         raise _write_error(output, kind, error) from error
@@ -74,4 +95,16 @@ def _write_error(output: Path, kind: str, error: OSError) -> ExportError:
         free = shutil.disk_usage(output.parent).free
         found = f"the disk is full ({free / 1e9:.2f} GB free); what was written has been removed"
         fix = "free some space, choose another disk, or use --weights link on the checkpoint's disk"
+    elif _is_of_a_source(output, error):
+        fix = fix_reading(error, fix)
     return ExportError(f"write {kind} to {output}", found, fix)
+
+
+def _is_of_a_source(output: Path, error: OSError) -> bool:
+    """Whether the file that made trouble is none of what is written, nor a folder above it."""
+    if not isinstance(error.filename, str):
+        return False
+    path = Path(os.path.realpath(error.filename))
+    ours = (f".{output.name}.staging-", f".{output.name}.old-")
+    is_ours = path == output or path in output.parents or output in path.parents
+    return not is_ours and not any(part.startswith(ours) for part in path.parts)

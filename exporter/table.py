@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
-__all__ = ["Table", "format_bytes", "format_facts"]
+__all__ = ["Table", "count_things", "format_bytes", "format_facts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,11 @@ def format_bytes(count: int | None) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} TB"
+
+
+def count_things(number: int, name: str) -> str:
+    """As "1 file" and "2 files"."""
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def format_facts(title: str, facts: Mapping[str, str]) -> str:

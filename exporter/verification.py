@@ -45,6 +45,7 @@ def verify_export(bundle: Path, checkpoint: Path, output: Path, progress: Progre
     if not comparison.passed:
         raise _refuse(comparison, output)
     progress.say(f"  {describe_verdict(comparison)}")
+    progress.say(f"  reference: {comparison.reference}")
     record_verification(
         bundle,
         Verification(

@@ -35,9 +35,9 @@ def place_checkpoint(
     hash_weights: bool,
     progress: Progress,
 ) -> Placed:
-    """Link or copy the weight files, or write the packed one."""
+    """Link or copy the weight files, or write the packed one (whatever `weights` says)."""
     if options.scheme is not None:
-        packed = _pack(bundle, checkpoint, options, options.scheme, weights, progress)
+        packed = _pack(bundle, checkpoint, options, options.scheme, progress)
         files = [f"{WEIGHTS_FOLDER}/{file.name}" for file in packed.checkpoint.files]
         records = [record_file(bundle, file) for file in files]
         return Placed("copy", records, packed.checkpoint, packed)
@@ -87,15 +87,8 @@ def _pack(
     checkpoint: Checkpoint,
     options: ExportOptions,
     scheme: Scheme,
-    weights: WeightsMode | None,
     progress: Progress,
 ) -> PackedWeights:
-    if weights == "link":
-        raise ExportError(
-            f"link the weights of {checkpoint.folder} (--weights link) and quantize them",
-            "codes are not in the checkpoint's files",
-            "leave --weights out",
-        )
     path = bundle / WEIGHTS_FOLDER / f"model-{scheme.kind}.safetensors"
     path.parent.mkdir()
     with progress.stage("quantize weights") as stage:

@@ -35,10 +35,12 @@ def settle_draft(draft: DraftSetting, manifest: Manifest) -> Literal["auto"] | i
             "leave draft out, or export a HiLP or NextLat checkpoint with --drafter",
         )
     if draft > limit:
+        has_more = limit < manifest.limits.max_seq_len - 1  # a round has one row more
+        more = ", or export with a larger --max-draft" if has_more else ""
         raise RequestError(
             asked,
             f"this bundle was exported to draft at most {limit} tokens: its engines have no room"
             " for more rows",
-            f"give an integer from 1 to {limit}, or export with a larger --max-draft",
+            f"give an integer from 1 to {limit}{more}",
         )
     return draft

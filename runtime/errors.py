@@ -1,6 +1,6 @@
 """What a user can fix: every error says what was asked, what was found and what to do."""
 
-__all__ = ["BundleError", "EngineError", "QuatrainError", "RequestError"]
+__all__ = ["BundleError", "EngineError", "QuatrainError", "RequestError", "fix_reading"]
 
 
 class QuatrainError(Exception):
@@ -29,3 +29,10 @@ class EngineError(QuatrainError):
 
 class RequestError(QuatrainError, ValueError):
     """A prompt or a sampling parameter that cannot be served."""
+
+
+def fix_reading(error: BaseException, fix: str) -> str:
+    """What to do about a file that cannot be read: `fix`, unless all it takes is permission."""
+    if isinstance(error, PermissionError):
+        return "let the user who runs this read it, and enter the folders it is in (chmod, chown)"
+    return fix

@@ -93,8 +93,7 @@ class Row:
     @property
     def is_repeatable(self) -> bool:
         """Whether the same request has to give the same tokens again, though they are drawn."""
-        params = self.request.params
-        return params.seed is not None and params.temperature > 0
+        return self.request.params.is_repeatable
 
     @property
     def num_left(self) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quatrain.runtime.errors import BundleError
+from quatrain.runtime.errors import BundleError, fix_reading
 from quatrain.runtime.manifest import HostEmbeddings, StoredTable
 
 __all__ = ["MappedEmbeddings"]
@@ -70,7 +70,7 @@ def _map_table(path: Path, table: StoredTable) -> NDArray[np.generic]:
         raise BundleError(
             f"read the embeddings in {path}",
             f"it cannot be mapped ({error.strerror or error})",
-            "export the checkpoint again, or restore the bundle from a copy",
+            fix_reading(error, "export the checkpoint again, or restore the bundle from a copy"),
         ) from error
     raise BundleError(
         f"read the embeddings in {path}",

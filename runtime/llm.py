@@ -42,21 +42,23 @@ class LLM:
         max_deferred: With exits, the most tokens an exit may leave for later (memory and latency,
             not results, depend on it). None: what the bundle was exported for.
         draft: With a drafter, how many tokens to guess before each verification: `auto` chooses as
-            acceptance and speed turn out, and guesses none where that loses time; a number is that
-            many always, 0 or None none. Greedy tokens do not depend on it, nor does the
-            distribution of drawn ones.
+            acceptance and speed turn out, and guesses none where that loses time or tokens are
+            drawn with a seed; a number is that many always, 0 or None none. Greedy tokens do not
+            depend on it, nor does the distribution of drawn ones.
         exact: On a CPU, multiply with quantized weights in float32, at a fraction of the speed,
             instead of rounding what is multiplied with them to 8 bits. Nothing else depends on it.
         session_cache: On a CPU, a folder to keep sessions in, as ONNX Runtime optimized them: the
-            bundle then opens in half the time or less. Made where there is none; takes as much room
+            bundle then opens in about half the time. Made where there is none; takes as much room
             as the weights do in memory, and may be removed at any time.
         self_test: Generate the manifest's self-test first; `BundleError` if other tokens come out.
-        verify: Compare sizes and hashes of the files with the manifest first.
+        verify: Compare the files with the manifest first: sizes, hashes of those up to 64 MiB, and
+            of linked weights time and header.
 
     Raises:
         BundleError: The folder is no bundle, or not as it was written.
         EngineError: No engine fits, and `backend` asks for one.
-        RequestError: An argument that this bundle or machine has no room for.
+        RequestError: An argument that this bundle or machine has no room for, or an empty path of
+            `session_cache`.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class LLM:
         if verify:
             verify_bundle(folder, manifest)
         _check_threads(threads)
+        cache = _read_session_cache(session_cache)
         bound = _settle_max_deferred(max_deferred, manifest)
         drafting = settle_draft(draft, manifest)
         tokenizer = open_tokenizer(folder, manifest)
@@ -85,7 +88,7 @@ class LLM:
             backend=backend,
             threads=threads,
             exact=exact,
-            session_cache=None if session_cache is None else Path(session_cache),
+            session_cache=cache,
         )
         self._served = ServedModel(model, tokenizer, bound, drafting)
         self._stats = self._served.make_stats([], self._served.make_meter())
@@ -206,6 +209,16 @@ def _check_threads(threads: int | None) -> None:
         )
 
 
+def _read_session_cache(folder: str | Path | None) -> Path | None:
+    if folder == "":  # as of a shell variable that is not set; a `Path` of it would be "."
+        raise RequestError(
+            "a session cache at an empty path",
+            "a path with no name in it would be the current folder",
+            "name the folder (the current one is '.'), or leave session_cache out",
+        )
+    return None if folder is None else Path(folder)
+
+
 def _settle_max_deferred(max_deferred: int | None, manifest: Manifest) -> int | None:
     limit = manifest.limits.max_deferred
     if max_deferred is None:
@@ -217,9 +230,11 @@ def _settle_max_deferred(max_deferred: int | None, manifest: Manifest) -> int | 
             "leave max_deferred out",
         )
     if type(max_deferred) is not int or not 1 <= max_deferred <= limit:
+        has_more = limit < manifest.limits.max_seq_len
+        more = ", or export with a larger --max-deferred" if has_more else ""
         raise RequestError(
             f"max_deferred={max_deferred!r}",
             f"this bundle was exported for 1 to {limit}",
-            f"give an integer from 1 to {limit}, or export with a larger --max-deferred",
+            f"give an integer from 1 to {limit}{more}",
         )
     return max_deferred

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from quatrain.runtime.errors import BundleError
+from quatrain.runtime.errors import BundleError, fix_reading
+from quatrain.runtime.folder_kind import MANIFEST_NAME, find_kind
 from quatrain.runtime.manifest_check import find_inconsistency
 from quatrain.runtime.manifest_records import (
     ITEM_BYTES,
@@ -61,21 +62,27 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-MANIFEST_NAME = "manifest.json"
 
 
 def load_manifest(bundle: Path) -> Manifest:
     """Read `bundle/manifest.json`; `BundleError` if it is missing, altered or inconsistent."""
     path = bundle / MANIFEST_NAME
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        return parse_manifest(path.read_bytes(), str(path))
+    except (OSError, BundleError) as error:
+        if find_kind(bundle) == "checkpoint":
+            raise BundleError(
+                f"open the bundle {bundle}",
+                "it is a checkpoint",
+                f"export it first (quatrain export {bundle} -o BUNDLE), and give the bundle",
+            ) from error
+        if isinstance(error, BundleError):
+            raise
         raise BundleError(
             f"open the bundle {bundle}",
             f"no readable {MANIFEST_NAME} ({error.strerror or error})",
-            "give the folder that `quatrain export` wrote (-o)",
+            fix_reading(error, "give the folder that `quatrain export` wrote (-o)"),
         ) from error
-    return parse_manifest(data, str(path))
 
 
 def parse_manifest(data: bytes, origin: str) -> Manifest:

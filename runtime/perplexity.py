@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.runtime.errors import RequestError
+from quatrain.runtime.length_limit import advise_on_length
 from quatrain.runtime.llm import LLM
+from quatrain.runtime.manifest import Manifest
 from quatrain.runtime.requests import Prompt
 from quatrain.runtime.sampling import check_finite
 
@@ -59,9 +61,19 @@ def perplexity(
         window: Tokens per window; None is 512, or the bundle's limit where that is less. Longer
             ones see more and give lower numbers: compare at equal windows only.
         progress: Called after each window with how many are done and how many there are.
+
+    Raises:
+        RequestError: The text is too short, nothing tokenizes it, or no such window fits.
     """
+    if isinstance(text, str) and llm.tokenizer is None:
+        raise RequestError(
+            "the perplexity of a text",
+            "this bundle has no tokenizer (its checkpoint had none)",
+            "add tokenizer.json to the checkpoint and export it again; in Python,"
+            " quatrain.runtime.perplexity takes token ids, too",
+        )
     ids = llm.encode(text)
-    size = _read_window(window, llm.manifest.limits.max_seq_len)
+    size = _read_window(window, llm.manifest)
     if len(ids) < 2:
         raise RequestError(
             f"the perplexity of a text of {len(ids)} tokens",
@@ -87,18 +99,20 @@ def perplexity(
     )
 
 
-def _read_window(window: int | None, limit: int) -> int:
+def _read_window(window: int | None, manifest: Manifest) -> int:
+    limit = manifest.limits.max_seq_len
     if window is None:
         window = min(DEFAULT_WINDOW, limit)
-    if type(window) is not int or not 2 <= window <= limit:
-        raise RequestError(
-            f"window={window!r}",
-            f"this bundle holds sequences of {limit} tokens, and a window needs two",
-            f"give an integer from 2 to {limit}, or export with a larger --max-seq-len"
-            if limit > 1
-            else "export with a larger --max-seq-len",
-        )
-    return window
+    if type(window) is int and 2 <= window <= limit:
+        return window
+    fix = f"give an integer from 2 to {limit}" if limit > 1 else "score it with another bundle"
+    if limit < 2 or (type(window) is int and window > limit):
+        fix = advise_on_length(fix, max(window, 2) if type(window) is int else 2, manifest)
+    raise RequestError(
+        f"window={window!r}",
+        f"this bundle holds sequences of {limit} tokens, and a window needs two",
+        fix,
+    )
 
 
 def _score_window(llm: LLM, ids: list[int]) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quatrain.runtime.errors import RequestError
+from quatrain.runtime.length_limit import advise_on_length
 from quatrain.runtime.manifest import Manifest
 from quatrain.runtime.sampling import SamplingParams
 from quatrain.runtime.tokenizer import Tokenizer
@@ -73,7 +74,7 @@ class RequestReader:
             return read_token_ids(prompt, self._manifest.vocab_size)
         if self._tokenizer is None:
             raise RequestError(
-                "a generation from text",
+                "a prompt as text",
                 "this bundle has no tokenizer (its checkpoint had none)",
                 "give the prompt as token ids, or add tokenizer.json to the checkpoint and export "
                 "it again",
@@ -127,12 +128,14 @@ class RequestReader:
         """Tokens that may still follow the prompt."""
         limit = self._manifest.limits.max_seq_len
         room = limit - num_past - num_prompt
-        if room < min(max_tokens, 1):
+        least = min(max_tokens, 1)
+        if room < least:
             earlier = f" after {num_past} of earlier turns" if num_past else ""
+            shorter = "shorten the prompt" + (", or begin another conversation" if num_past else "")
             raise RequestError(
                 f"a prompt of {num_prompt} tokens{earlier}",
                 f"this bundle holds sequences of {limit} tokens, prompt and output together",
-                "shorten the prompt, or export the checkpoint with a larger --max-seq-len",
+                advise_on_length(shorter, num_past + num_prompt + least, self._manifest),
             )
         return room
 
@@ -182,7 +185,7 @@ def read_id_array(token_ids: ArrayLike, manifest: Manifest) -> NDArray[np.int64]
         raise RequestError(
             f"the logits of {ids.shape[-1]} tokens",
             f"this bundle holds sequences of {limit} tokens",
-            "cut them, or export the checkpoint with a larger --max-seq-len",
+            advise_on_length("cut them", ids.shape[-1], manifest),
         )
     return np.atleast_2d(ids).astype(np.int64)
 

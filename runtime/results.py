@@ -13,7 +13,8 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length"]
-"""`stop`: EOS, a stop token or a stop string; `length`: max_tokens or the sequence limit."""
+"""`stop`: EOS, a stop token or a stop string; `length`: max_tokens, or the bundle's limit on prompt
+and output together (then there are fewer tokens than max_tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ class DraftStatistics:
             arXiv 2608.05806).
         acceptance: By place in a round, the share of its guesses that were accepted, all before
             them included.
-        off_share: Share of the tokens made while drafting was off.
+        off_share: Share of the tokens made while drafting was off: all of them where tokens are
+            drawn with a seed and `draft` is `auto`.
         periods: On and off, in order.
         draft_seconds: Making guesses.
         verify_seconds: Verifying them.

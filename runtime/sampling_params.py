@@ -16,7 +16,8 @@ RoutingChoice = Literal["sample", "argmax"] | int
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose tokens, and when to stop. A value that cannot be served raises `RequestError`.
+    """How to choose tokens, and when to stop. A value that cannot be served raises `RequestError`;
+    only `max_tokens` may be more than there is room for.
 
     Args:
         temperature: 1 draws from the model's own distribution, 0 is greedy.
@@ -27,7 +28,9 @@ class SamplingParams:
         seed: Makes the draws repeatable, alone or in a batch; None draws anew each time.
         stop: A string or several. The text ends before the first one to be completed.
         stop_token_ids: Tokens that end the generation as EOS does.
-        max_tokens: Most tokens to generate. 0 does no work and returns an empty text.
+        max_tokens: Most tokens to generate. Where the bundle's limit on prompt and output together
+            (`manifest.limits.max_seq_len`) comes first, the sequence ends there, with the
+            `finish_reason` "length", too. 0 does no work and returns an empty text.
         ignore_eos: Go on after EOS (`stop` and `stop_token_ids` still count).
         routing: How a model with exits leaves early. "sample" draws from the exact mixture, and is
             the default where temperature > 0; "argmax" exits where that is more likely than not, a
@@ -59,6 +62,11 @@ class SamplingParams:
         self._set("stop", _read_stop(self.stop))
         self._set("stop_token_ids", _read_stop_token_ids(self.stop_token_ids))
         self._set("routing", _read_routing(self.routing))
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether tokens are drawn and have to be the same ones again."""
+        return self.seed is not None and self.temperature > 0
 
     @property
     def chosen_routing(self) -> RoutingChoice:

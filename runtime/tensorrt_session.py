@@ -22,7 +22,7 @@ from quatrain.runtime.engine_choice import (
     require_engines,
 )
 from quatrain.runtime.engine_plugins import raise_plugin_problems, require_plugins
-from quatrain.runtime.errors import EngineError
+from quatrain.runtime.errors import EngineError, fix_reading
 from quatrain.runtime.kv_cache import KVCache
 from quatrain.runtime.manifest import Engine, GraphVariant, Manifest, Profile, TensorInfo
 from quatrain.runtime.session import Arrays, BoundGraph, Session, Sizes, resolve_shape
@@ -276,7 +276,8 @@ def _load_engine(runtime: Any, bundle: Path, engine: Engine, graph: GraphVariant
     try:
         loaded: CudaEngine | None = runtime.deserialize_cuda_engine(path.read_bytes())
     except OSError as error:
-        raise EngineError(asked, f"it cannot be read ({error.strerror or error})", fix) from error
+        found = f"it cannot be read ({error.strerror or error})"
+        raise EngineError(asked, found, fix_reading(error, fix)) from error
     if loaded is None:
         raise_plugin_problems(asked, fix)
         raise EngineError(asked, "TensorRT does not accept it, its log says why", fix)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
 
 from quatrain.exporter.bench.report import (
     BenchReport,
@@ -20,8 +21,10 @@ from quatrain.exporter.bench.setting import (
     Case,
     check_setting,
     choose_draft,
+    choose_routing,
     list_cases,
 )
+from quatrain.exporter.bench.unused import check_unused, describe_unused
 from quatrain.exporter.bench.worker import Worker
 from quatrain.exporter.passage import read_passage
 from quatrain.exporter.text_file import read_text
@@ -52,18 +55,24 @@ def bench_bundles(
         setting: What to run, and how often.
         baseline: The bundle that ratios are over, one of `bundles`. Default: the first, where there
             are several.
-        text: What prompts are cut from. Default: a passage that comes with quatrain.
+        text: What prompts are cut from. Default: a passage that comes with quatrain. Bundles
+            without a tokenizer get all their ids in turn instead.
         say: Told of each round.
 
     Raises:
-        QuatrainError: A bundle or the setting is not fit for it. Nothing is written anywhere.
+        QuatrainError: A bundle or the setting is not fit for it, or none of the bundles can make
+            use of a number to draft or of `text`. Nothing is written but what
+            `setting.session_cache` keeps.
     """
     setting = setting or BenchSetting()
     first = _choose_baseline(bundles, baseline)
     manifests = [_open(bundle, setting) for bundle in bundles]
+    check_unused(dict(zip(bundles, manifests, strict=True)), setting, text)
     prompt = read_passage() if text is None else _read_prompt(text)
-    benches = [_Bench(*pair) for pair in zip(bundles, manifests, strict=True)]
+    benches = [_Bench(*pair, setting.draft) for pair in zip(bundles, manifests, strict=True)]
     load = _read_load()
+    for line in describe_unused(dict(zip(bundles, manifests, strict=True)), setting):
+        say(line)
     with ExitStack() as stack:
         for bench in benches:
             say(f"opening {bench.bundle}")
@@ -85,6 +94,7 @@ def bench_bundles(
         cpus=os.cpu_count() or 1,
         load_average=load,
         versions=_read_versions(),
+        session_cache=_name_session_cache(setting, benches),
     )
 
 
@@ -92,6 +102,7 @@ def bench_bundles(
 class _Bench:
     bundle: Path
     manifest: Manifest
+    draft: Literal["auto"] | int
     worker: Worker = field(init=False)
     timings: dict[Case, list[Timing]] = field(default_factory=dict)
 
@@ -187,8 +198,10 @@ def _summarise(bench: _Bench, case: Case, baseline: _Bench) -> BenchRun:
         peak_rss_bytes=max(timing.peak_rss_bytes for timing in timings),
         bytes_per_token=last.bytes_per_token,
         python_share=measure_spread([timing.python_share for timing in timings]).median,
+        routing=choose_routing(bench.manifest),
         exit_shares=_find_shares(last.exit_counts),
         mean_depth=last.mean_depth,
+        draft=None if bench.manifest.drafter is None else bench.draft,
         accepted_per_step=last.accepted_per_step,
         feed_forward_share=opened.feed_forward_share,
         spreads=spreads,
@@ -204,6 +217,14 @@ def _find_ratios(bench: _Bench, baseline: _Bench, case: Case) -> dict[str, Sprea
         "tokens_per_second": measure_spread(rates),
         "time_to_first_token_ms": measure_spread(firsts),
     }
+
+
+def _name_session_cache(setting: BenchSetting, benches: Sequence[_Bench]) -> str | None:
+    """Engines are not kept there."""
+    is_used = any(bench.worker.opened.backend == "onnxruntime" for bench in benches)
+    return (
+        None if setting.session_cache is None or not is_used else os.fspath(setting.session_cache)
+    )
 
 
 def _name_quantization(manifest: Manifest) -> str | None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 __all__ = ["BenchReport", "BenchRun", "Spread", "find_percentile", "measure_spread"]
 
@@ -26,15 +27,22 @@ class BenchRun:
         tokens_per_second: Of the steps after the first token, all sequences together.
         time_to_first_token_ms: From the prompt's ids to the first token.
         token_ms_p50: Half of the steps took no longer (all repeats together); `token_ms_p95`: 95
-            of 100. Of tokens that were drafted and accepted, the later ones come at once.
+            of 100. A step gives each sequence its next token, with exits whatever is caught up on
+            meanwhile included; with drafts it is a whole round, guesses, verification and all the
+            tokens that it gives.
         load_seconds: Opening the bundle, in a fresh process.
         peak_rss_bytes: The most memory that process ever had.
         bytes_per_token: Weights and caches that the calls behind the first token read for one token
-            of one sequence, counted from the calls that were made; None where engines run.
+            of one sequence, counted from the calls that were made; None where engines run, and
+            without the package onnx, which reads graphs.
         python_share: Of the time, what was spent outside the backend's calls.
+        routing: How a model with exits chose them: `sample`, drawn; None without exits.
         exit_shares: Of the tokens, by exit; `mean_depth`: layers run, on average.
-        accepted_per_step: Tokens that one verified step gave a sequence; None without a drafter.
-        feed_forward_share: Bytes of feed-forward weights one row needs over those of a dense one.
+        draft: Guesses of a round, `auto` for as many as pay; None without a drafter.
+        accepted_per_step: Tokens that one step gave a sequence, rounds and plain ones; None without
+            a drafter, or where it was told to draft none.
+        feed_forward_share: Bytes of feed-forward weights one row needs over those of a dense one;
+            None of a dense one, and where graphs are not read.
         ratios: Of `tokens_per_second` and `time_to_first_token_ms`, each over the baseline's in
             the same round; None for the baseline.
     """
@@ -54,8 +62,10 @@ class BenchRun:
     peak_rss_bytes: int
     bytes_per_token: int | None
     python_share: float
+    routing: Literal["sample"] | None
     exit_shares: list[float] | None
     mean_depth: float | None
+    draft: Literal["auto"] | int | None
     accepted_per_step: float | None
     feed_forward_share: float | None
     spreads: dict[str, Spread]
@@ -67,7 +77,9 @@ class BenchReport:
     """All runs, case by case in the order of the bundles, and where they were made.
 
     `same_tokens` says of each case how many leading tokens of the first sequence all bundles agree
-    on: bundles of the same model should agree on all.
+    on: bundles of the same model should agree on all. `session_cache` is the folder that sessions
+    on a CPU were kept in, None for nowhere: an opening from it takes less time and memory than one
+    without it, and than the one that fills it.
     """
 
     runs: list[BenchRun]
@@ -78,6 +90,8 @@ class BenchReport:
     cpus: int
     load_average: float | None
     versions: dict[str, str]
+    session_cache: str | None
+    decoding: Literal["greedy"] = "greedy"
 
 
 def measure_spread(values: Sequence[float]) -> Spread:

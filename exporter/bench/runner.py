@@ -2,12 +2,11 @@
 
 import time
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from quatrain.exporter.bench.setting import BenchSetting, Case, choose_draft
-from quatrain.exporter.bench.traffic import Traffic, open_traffic
+from quatrain.exporter.bench.setting import BenchSetting, Case, choose_draft, choose_routing
+from quatrain.exporter.bench.step_clock import StepClock
+from quatrain.exporter.bench.traffic import Traffic, can_read_graphs, open_traffic
 from quatrain.exporter.progress import peak_rss_bytes
 from quatrain.runtime.draft_setting import settle_draft
 from quatrain.runtime.manifest import load_manifest
@@ -33,7 +32,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One call: seconds to the first token and of each step behind it, and what it counted."""
+    """One call: seconds to the first token and of each step behind it, and what it counted.
+
+    `StepClock` says what a step is.
+    """
 
     first_seconds: float
     step_seconds: list[float]
@@ -64,7 +66,7 @@ class Runner:
         self._served = ServedModel(model, tokenizer, manifest.limits.max_deferred, draft)
         seconds = time.perf_counter() - start
         self._traffic: Traffic | None = None
-        if model.backend == "onnxruntime":
+        if model.backend == "onnxruntime" and can_read_graphs():
             is_gathered = setting.batch == 1 and draft is None
             self._traffic = open_traffic(bundle, manifest, is_gathered=is_gathered)
         share = self._traffic.feed_forward_share if self._traffic else None
@@ -96,17 +98,21 @@ class Runner:
     def _run(self, text: str, case: Case) -> Timing:
         served = self._served
         params = SamplingParams(
-            temperature=0.0, max_tokens=case.new_tokens, ignore_eos=True, seed=0, **_route(served)
+            temperature=0.0,
+            max_tokens=case.new_tokens,
+            ignore_eos=True,
+            seed=0,
+            routing=choose_routing(served.manifest),
         )
         requests = [served.reader.read(ids, params) for ids in self.read_prompts(text, case)]
         pairs = [served.start_row(request) for request in requests]
         meter = served.make_meter()
         calls: dict[str, int] = {}
-        marks = [time.perf_counter()]
+        clock = StepClock(served.model.count_calls)
         for _ in served.run(pairs, meter):
-            marks.append(time.perf_counter())
+            clock.tick()
             calls = calls or served.model.count_calls()
-        seconds = [after - before for before, after in pairwise(marks)]
+        seconds = clock.seconds
         rows = [row for row, _ in pairs]
         stats = served.make_stats(rows, meter)
         traffic = self._traffic
@@ -122,7 +128,3 @@ class Runner:
             bytes_per_token=None if traffic is None else traffic.count_bytes_per_token(made, case),
             peak_rss_bytes=peak_rss_bytes(),
         )
-
-
-def _route(served: ServedModel) -> dict[str, Any]:
-    return {} if served.manifest.exits is None else {"routing": "sample"}

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from quatrain.runtime.errors import RequestError
+from quatrain.runtime.length_limit import advise_on_length
 from quatrain.runtime.manifest import Manifest
 
-__all__ = ["BenchSetting", "Case", "check_setting", "choose_draft", "list_cases"]
+__all__ = ["BenchSetting", "Case", "check_setting", "choose_draft", "choose_routing", "list_cases"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class BenchSetting:
 
     Every case is measured `repeats` times behind `warm_ups` that do not count. Decoding is greedy
     and goes past the end-of-text token, so that every bundle makes as many tokens; a model with
-    exits draws the exit of each token, which is how it is meant to run.
+    exits draws the exit of each token (`routing="sample"`), which is how it is meant to run, and
+    not what `SamplingParams` does at temperature 0 unless told to.
     """
 
     prompt_tokens: tuple[int, ...] = (128,)
@@ -54,16 +56,22 @@ def choose_draft(setting: BenchSetting, manifest: Manifest) -> Literal["auto"] |
     return 0 if manifest.drafter is None else setting.draft
 
 
+def choose_routing(manifest: Manifest) -> Literal["sample"] | None:
+    """How exits are chosen; None where there are none."""
+    return None if manifest.exits is None else "sample"
+
+
 def check_setting(setting: BenchSetting, manifest: Manifest, name: str) -> None:
     """Raise `RequestError` for what cannot be measured, or not with this bundle."""
     _check_counts(setting)
     limits = manifest.limits
     longest = max(setting.prompt_tokens) + setting.new_tokens
     if longest > limits.max_seq_len:
+        fewer = "ask for fewer (--prompt-tokens, --new-tokens)"
         raise RequestError(
             f"{max(setting.prompt_tokens)} tokens of prompt and {setting.new_tokens} new ones",
             f"{name} was exported for sequences of {limits.max_seq_len} tokens",
-            "ask for fewer (--prompt-tokens, --new-tokens), or export with a larger --max-seq-len",
+            advise_on_length(fewer, longest, manifest),
         )
     if setting.batch > limits.max_batch:
         raise RequestError(

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
-import onnx
-
 from quatrain.exporter.bench.setting import Case
-from quatrain.exporter.graph_weights import weigh_graph
 from quatrain.runtime.manifest import ITEM_BYTES, Manifest
 
-__all__ = ["Traffic", "open_traffic"]
+__all__ = ["Traffic", "can_read_graphs", "open_traffic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +35,22 @@ class Traffic:
         return total // ((case.new_tokens - 1) * case.batch)
 
 
+def can_read_graphs() -> bool:
+    """Whether the package is there that takes; what only runs bundles has no other use for it."""
+    return find_spec("onnx") is not None
+
+
 def open_traffic(bundle: Path, manifest: Manifest, *, is_gathered: bool) -> Traffic:
-    """Read the graphs, not the weights.
+    """Read the graphs, not the weights, where `can_read_graphs`.
 
     Args:
         is_gathered: One row a call, so that a bank-top-k feed-forward reads its active channels
             alone.
     """
+    import onnx
+
+    from quatrain.exporter.graph_weights import weigh_graph
+
     banks, item_bytes = manifest.spec["feed_forward"], ITEM_BYTES["float32"]
     weights, dense, active = {}, 0, 0
     for graph in manifest.graphs:

@@ -10,7 +10,7 @@ from quatrain.exporter.capacity.model import PlannedModel, load_planned
 from quatrain.exporter.capacity.needs import Needs, count_needs
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.targets import TARGETS, find_target
-from quatrain.runtime.manifest import MANIFEST_NAME
+from quatrain.runtime.folder_kind import find_kind
 
 __all__ = ["CapacityPlan", "is_bundle", "plan_capacity"]
 
@@ -71,7 +71,7 @@ def plan_capacity(
 
 def is_bundle(path: Path) -> bool:
     """Whether a folder is a bundle rather than a checkpoint."""
-    return (path / MANIFEST_NAME).is_file()
+    return find_kind(path) == "bundle"
 
 
 def _check_shares(model: PlannedModel, shares: Sequence[float] | None) -> None:
@@ -100,10 +100,16 @@ def _check_draft(model: PlannedModel, draft: int, accepted: float) -> None:
     if draft == 0 and accepted == 1:
         return
     if model.manifest.drafter is None:
+        found = f"this model ({model.manifest.family}) has no drafter"
+        fix = "leave both out, or plan a HiLP or NextLat checkpoint with --drafter"
+        if model.is_drafter_left_out:
+            found = "the checkpoint has a drafter, and it is left out of this plan"
+            fix = "add --drafter, or leave both out"
         raise ExportError(
-            f"drafting {draft} tokens, of which steps keep {accepted:g} (--accepted-per-step)",
-            f"this model ({model.manifest.family}) has no drafter",
-            "leave both out, or plan a HiLP or NextLat checkpoint with --drafter",
+            f"rounds of {draft} drafts (--draft) that give {accepted:g} tokens"
+            " (--accepted-per-step)",
+            found,
+            fix,
         )
     most = model.manifest.limits.max_draft
     if not 1 <= draft <= most:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from quatrain.exporter.capacity.needs import GraphNeeds, Needs
 from quatrain.exporter.targets import Memory, Target
@@ -37,9 +38,9 @@ class TargetFit:
 
     Args:
         needed_bytes: Weights, caches at the limits, activations and what is reserved.
-        max_seq_len_alone: Tokens of a sequence that its memory has room for, whatever the model was
-            trained for; `max_seq_len_in_batch`: of each in a batch of the limit; 0: of none.
-            Either is what the model could be exported for.
+        max_seq_len_alone: Tokens of a sequence that it has room for; `max_seq_len_in_batch`: of
+            each in a batch of the limit; 0: of none. Either is what the model could be exported
+            for, never more than `Needs.longest`, however much memory is left.
         max_batch: Sequences of the limit's length that it could be exported for.
         floor_ms_short: Milliseconds that reading weights and a cache of 128 tokens (or the limit)
             takes for one token at the memory's full bandwidth: no software decodes one sequence
@@ -93,6 +94,7 @@ def fit_target(needs: Needs, target: Target, memory: Memory, shares: StepShares)
     needed = count_needed(needs, limits.max_batch, limits.max_seq_len)
     short = min(_SHORT, limits.max_seq_len)
     bandwidth = memory.bandwidth_gb_s * 1e6  # bytes a millisecond
+    longest = partial(_find_longest, needs, total)
     has_inactive = any(graph.inactive_bytes for graph in needs.graphs)
     return TargetFit(
         target=target.name,
@@ -100,10 +102,8 @@ def fit_target(needs: Needs, target: Target, memory: Memory, shares: StepShares)
         bandwidth_gb_s=memory.bandwidth_gb_s,
         needed_bytes=needed,
         fits=needed <= total,
-        max_seq_len_alone=_find_largest(lambda n: count_needed(needs, 1, n) <= total),
-        max_seq_len_in_batch=_find_largest(
-            lambda n: count_needed(needs, limits.max_batch, n) <= total
-        ),
+        max_seq_len_alone=longest(1),
+        max_seq_len_in_batch=longest(limits.max_batch),
         max_batch=_find_largest(lambda n: count_needed(needs, n, limits.max_seq_len) <= total),
         floor_ms_short=_count_read(needs.graphs, shares, short) / bandwidth,
         floor_ms_limit=_count_read(needs.graphs, shares, limits.max_seq_len) / bandwidth,
@@ -121,6 +121,11 @@ def count_needed(needs: Needs, batch: int, length: int) -> int:
     caches = needs.cache_bytes_per_token * capacity * batch
     activations = needs.activations.count(batch, needs.limits.prefill_chunk, length)
     return needs.weight_bytes + RESERVED_BYTES + caches + activations
+
+
+def _find_longest(needs: Needs, total: int, batch: int) -> int:
+    """Tokens of each of so many sequences that the memory and the model have room for."""
+    return min(needs.longest, _find_largest(lambda n: count_needed(needs, batch, n) <= total))
 
 
 def _find_largest(is_good: Callable[[int], bool]) -> int:

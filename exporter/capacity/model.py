@@ -24,10 +24,15 @@ __all__ = ["PlannedModel", "load_planned", "make_planned", "open_planned"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """A manifest and by name the graphs that engines are built from, without their weights."""
+    """A manifest and by name the graphs that engines are built from, without their weights.
+
+    `is_drafter_left_out` says that the checkpoint has a drafter which is not in the plan; nobody
+    knows of a bundle.
+    """
 
     manifest: Manifest
     graphs: dict[str, onnx.GraphProto]
+    is_drafter_left_out: bool = False
 
 
 def open_planned(
@@ -37,13 +42,13 @@ def open_planned(
     max_seq_len: int | None = None,
     max_batch: int = 4,
     prefill_chunk: int | None = None,
-    max_deferred: int = 16,
+    max_deferred: int | None = None,
     embeddings: EmbeddingsPlace = "graph",
     dense_fallback: Sequence[int] | None = None,
     drafter: bool = False,
-    max_draft: int = 8,
+    max_draft: int | None = None,
     quantize: WeightKind | None = None,
-    group_size: int = 32,
+    group_size: int | None = None,
     head_bits: int | None = None,
 ) -> PlannedModel:
     """Of a checkpoint, as `export_checkpoint` would make it of these arguments."""
@@ -86,7 +91,9 @@ def make_planned(checkpoint: Checkpoint, options: ExportOptions) -> PlannedModel
     built = list(make_graphs(checkpoint, options.dtype, options, "engine", packed))
     described = [_describe(graph, options.dtype) for graph in built]
     manifest = describe_bundle(checkpoint, options, described, [], None)
-    return PlannedModel(manifest, {g.name: ir.to_proto(g.model).graph for g in built})
+    is_left_out = checkpoint.spec.drafter is None and checkpoint.drafter_absence is None
+    graphs = {g.name: ir.to_proto(g.model).graph for g in built}
+    return PlannedModel(manifest, graphs, is_left_out)
 
 
 def _describe(graph: BuiltGraph, dtype: str) -> Graph:

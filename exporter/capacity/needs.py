@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from quatrain.exporter.capacity.model import PlannedModel
 from quatrain.exporter.engine.profiles import LEAST_BATCH
 from quatrain.exporter.graph_weights import weigh_graph
+from quatrain.exporter.options import count_rotary_tokens
 from quatrain.runtime.manifest import ITEM_BYTES, Limits
 
 __all__ = ["ActivationNeeds", "GraphNeeds", "Needs", "count_needs"]
@@ -49,6 +50,8 @@ class Needs:
     Args:
         quantized: `int8` or `int4` where projections are codes.
         weight_bytes: In engines; `host_bytes` those of embedding tables left on the host.
+        positions: Tokens of a sequence that the model knows (max_position_embeddings); `longest`:
+            that an export can have, the same but where a graph cannot hold so many.
         cache_bytes_per_token: Keys and values of one token of one sequence, in all layers.
         activations: What those of a call depend on; `activation_bytes` is its count at the limits.
     """
@@ -58,6 +61,8 @@ class Needs:
     quantized: str | None
     limits: Limits
     capacity: int
+    positions: int
+    longest: int
     weight_bytes: int
     host_bytes: int
     cache_bytes_per_token: int
@@ -73,12 +78,17 @@ def count_needs(model: PlannedModel) -> Needs:
     graphs = [_count_graph(model, name, item_bytes) for name in model.graphs]
     tables = manifest.embeddings.tables if manifest.embeddings else []
     activations, limits = _estimate_activations(model, item_bytes), manifest.limits
+    backbone = manifest.spec["backbone"]
+    positions = backbone["max_position_embeddings"]
+    most = count_rotary_tokens(backbone["head_dim"], manifest.cache.rows_per_token)
     return Needs(
         family=manifest.family,
         dtype=manifest.deployment_dtype,
         quantized=None if manifest.quantization is None else manifest.quantization.kind,
         limits=limits,
         capacity=manifest.cache.capacity,
+        positions=positions,
+        longest=min(positions, most),
         weight_bytes=sum(graph.weight_bytes for graph in graphs),
         host_bytes=sum(table.num_bytes for table in tables),
         cache_bytes_per_token=sum(graph.cache_bytes for graph in graphs),

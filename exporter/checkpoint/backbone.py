@@ -54,6 +54,8 @@ ARCHITECTURES = {
 # others, so that no tool mistakes such a checkpoint for a plain decoder.
 _SCALE_SEQ = "_scale_seq"
 
+_ACTIVATIONS = ("silu", "swish")  # two names of one function
+
 _UNSUPPORTED = {
     "welmv4_moe": "WeLM's mixture of experts, over-encoding embeddings, attention gates, attention "
     "sinks and half-rotated heads are not supported",
@@ -105,8 +107,8 @@ def read_backbone(config: Fields) -> Backbone:
     model_type = read_base_model_type(config)
     architecture = ARCHITECTURES[model_type]
     refuse_unsupported(config)
-    if config.text("hidden_act", "silu") not in ("silu", "swish"):
-        raise config.wrong("hidden_act", "silu, the only activation supported")
+    if config.text("hidden_act", "silu") not in _ACTIVATIONS:
+        raise config.unknown("hidden_act", _ACTIVATIONS)
     rope = read_rope(config)
     attention_bias = config.flag("attention_bias", False)
     qkv_bias = _choose(architecture.qkv_bias, attention_bias)

@@ -1,5 +1,6 @@
 """A checkpoint folder, understood: what decoder it holds and where each of its tensors is."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from quatrain.exporter.checkpoint.windows import read_windows
 from quatrain.exporter.checkpoint.yaml_file import read_yaml_mapping
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.spec import Backbone, DecoderSpec, DType
+from quatrain.runtime.errors import fix_reading
+from quatrain.runtime.folder_kind import find_kind
 
 __all__ = ["Checkpoint", "open_checkpoint"]
 
@@ -68,16 +71,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         SpecError: It describes a decoder that cannot be.
     """
     folder = Path(path)
+    _check_folder(folder)
     if is_nextlat(folder):
         return _open_nextlat(folder)
     config_path = folder / "config.json"
-    if not config_path.is_file():
-        raise CheckpointError(
-            f"the checkpoint folder {folder}",
-            "no config.json in it" if folder.is_dir() else _describe(folder),
-            "give the folder that holds config.json and the safetensors weights (of NextLat: "
-            "materialized_config.yaml and a .pt file)",
-        )
     config = Fields(read_json_object(config_path), str(config_path))
     backbone = read_backbone(config)
     weights = read_weights(folder)
@@ -164,5 +161,25 @@ def _find_stored_dtype(tensors: Mapping[str, LazyTensor]) -> DType:
     return bytes_of.most_common(1)[0][0]
 
 
-def _describe(path: Path) -> str:
-    return "it is a file, not a folder" if path.exists() else "there is no such folder"
+def _check_folder(folder: Path) -> None:
+    """Raise `CheckpointError` unless it is a checkpoint's, and may be entered."""
+    asked = f"the checkpoint folder {folder}"
+    fix = (
+        "give the folder that holds config.json and the safetensors weights (of NextLat: "
+        "materialized_config.yaml and a .pt file)"
+    )
+    try:
+        os.stat(os.path.join(folder, "."))
+    except FileNotFoundError as error:
+        raise CheckpointError(asked, "there is no such folder", fix) from error
+    except NotADirectoryError as error:
+        raise CheckpointError(asked, "it is a file, not a folder", fix) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(asked, reason, fix_reading(error, fix)) from error
+    kind = find_kind(folder)
+    if kind == "bundle":
+        found = "it is a bundle, which `quatrain export` wrote"
+        raise CheckpointError(asked, found, "give the checkpoint that it was exported from")
+    if kind is None:
+        raise CheckpointError(asked, "no config.json in it", fix)

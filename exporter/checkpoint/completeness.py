@@ -77,7 +77,7 @@ def check_layer_count(
         raise CheckpointError(
             f"a decoder of {layers} layers in {source}",
             f"only {len(stored)} tensors in the weights",
-            f"correct {setting}",
+            f"make sure that all files of the weights are there, or correct {setting}",
         )
 
 

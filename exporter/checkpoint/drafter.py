@@ -62,7 +62,7 @@ def _read_kind(section: Fields, *, required: bool) -> HilpKind:
     for kind in _KINDS:
         if text == kind:
             return kind
-    raise section.wrong(_KIND, f"one of {', '.join(_KINDS)}")
+    raise section.unknown(_KIND, _KINDS)
 
 
 def _refuse_unannounced(names: list[str], config: Fields, source: str) -> None:

@@ -88,7 +88,7 @@ def _read_gate_mode(section: Fields, rank: int | None) -> GateMode:
     for mode in modes:
         if text == mode:
             return mode
-    raise section.wrong("gate_mode", f"one of {', '.join(modes)}")
+    raise section.unknown("gate_mode", modes)
 
 
 def _read_activation(section: Fields, rank: int | None) -> PredictorActivation | None:
@@ -100,4 +100,4 @@ def _read_activation(section: Fields, rank: int | None) -> PredictorActivation |
     for activation in activations:
         if section.get(_ACTIVATION) == activation:
             return activation
-    raise section.wrong(_ACTIVATION, f"null or one of {', '.join(activations)}")
+    raise section.unknown(_ACTIVATION, ("null", *activations))

@@ -119,6 +119,17 @@ class Fields:
             f"correct {self.name(key)} in {self.source}",
         )
 
+    def unknown(self, key: str, known: Sequence[str]) -> CheckpointError:
+        """The error for a choice that a model may have been trained with, and quatrain lacks."""
+        names = ", ".join(known)
+        return CheckpointError(
+            f"{self.name(key)} in {self.source}: one of {names}",
+            repr(self.get(key))[:80],
+            "use a checkpoint that was trained with one of these, which is all that quatrain"
+            f" knows; another {self.name(key)} than it was trained with would give wrong numbers"
+            " silently",
+        )
+
     def _value(self, key: str, default: object) -> object:
         value = self.get(key)
         if value is None:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from os.path import isfile
 from pathlib import Path
 
 from quatrain.exporter.checkpoint.drafter import FoundDrafter
@@ -64,7 +65,8 @@ class NextLat:
 
 def is_nextlat(folder: Path) -> bool:
     """Whether a folder is in NextLat's layout; a config.json goes before it."""
-    return (folder / SETTINGS).is_file() and not (folder / "config.json").is_file()
+    # Not Path.is_file, which raises for a folder that may not be entered.
+    return isfile(folder / SETTINGS) and not isfile(folder / "config.json")
 
 
 def read_nextlat(folder: Path) -> NextLat:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_ISREG
 from typing import Literal
 
 from quatrain.exporter.checkpoint.fields import Fields
@@ -15,8 +16,15 @@ from quatrain.exporter.checkpoint.lazy_tensor import LazyTensor
 from quatrain.exporter.checkpoint.names import early_head_name
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.spec import Backbone, Exits, Router
+from quatrain.runtime.errors import fix_reading
 
-__all__ = ["find_nvium_settings", "is_nvium", "read_exits", "read_tie_word_embeddings"]
+__all__ = [
+    "find_nvium_settings",
+    "is_nvium",
+    "place_nvium_settings",
+    "read_exits",
+    "read_tie_word_embeddings",
+]
 
 _FINE_TUNED = "ft_exp_config.yaml"
 _PRETRAINED = Path(".hydra") / "config.yaml"
@@ -45,13 +53,31 @@ def find_nvium_settings(folder: Path) -> Path:
     parents = [here, *here.parents][:3]
     candidates = [here / _FINE_TUNED, *(parent / _PRETRAINED for parent in parents)]
     for candidate in candidates:
-        if candidate.is_file():
+        if _is_there(candidate):
             return candidate
     raise CheckpointError(
         f"the N-vium settings of {folder} (it has early_norms tensors)",
         f"none of {', '.join(str(candidate) for candidate in candidates)}",
         f"put the training run's {_PRETRAINED} into the checkpoint folder",
     )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return S_ISREG(path.stat().st_mode)
+    except PermissionError as error:
+        fix = fix_reading(error, "")
+        raise CheckpointError(f"reading {path}", error.strerror or str(error), fix) from error
+    except OSError:
+        return False
+
+
+def place_nvium_settings(found: Path) -> Path:
+    """Where in a checkpoint folder the settings that were `found` belong, relative to it.
+
+    Wherever a `.hydra` folder was found, the checkpoint's own is looked into before it.
+    """
+    return Path(_FINE_TUNED) if found.name == _FINE_TUNED else _PRETRAINED
 
 
 def read_tie_word_embeddings(settings: Fields, config: Fields) -> bool:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from quatrain.exporter.errors import CheckpointError
+from quatrain.runtime.errors import fix_reading
 
 __all__ = ["read_yaml_mapping"]
 
@@ -20,7 +21,9 @@ def read_yaml_mapping(path: Path) -> dict[str, object]:
     try:
         value = yaml.safe_load(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(f"reading {path}", error.strerror or str(error), fix) from error
+        raise CheckpointError(
+            f"reading {path}", error.strerror or str(error), fix_reading(error, fix)
+        ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise CheckpointError(f"reading {path} as plain YAML", str(error), fix) from error
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):

@@ -1,10 +1,13 @@
 """`quatrain inspect --activations`: runs the diagnosis, and shows it as tables and a plot."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.file_facts import show_comparisons
+from quatrain.exporter.commands.path_flag import read_path
 from quatrain.exporter.commands.plot_flag import add_plot_flag
 from quatrain.exporter.table import Table
 
@@ -20,7 +23,7 @@ def add_activation_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("diagnosis of a bank-top-k bundle")
     group.add_argument(
         "--activations",
-        type=Path,
+        type=read_path,
         metavar="TEXT",
         help="run the bundle over this text, in UTF-8 (or token ids, a .npy of integers): which"
         " channels each layer picks, and the layer that, made dense, repairs late positions best",
@@ -51,6 +54,8 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
     from quatrain.exporter.diagnosis import diagnose_activations
     from quatrain.exporter.diagnosis.activation_plot import chart_activations
     from quatrain.exporter.diagnosis.diagnose import DEFAULT_TOKENS
+    from quatrain.runtime.bundle_check import list_comparisons
+    from quatrain.runtime.manifest import load_manifest
 
     asked = f"draw {args.plot} (--plot)"
     if args.plot is not None:
@@ -66,6 +71,10 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
         write_picture(args.plot, chart_activations(report), asked)
         console.say(f"drawn: {args.plot}")
     console.set_document(report)
+    if args.check_weights:
+        compared = list_comparisons(load_manifest(args.path))
+        show_comparisons(compared, console)
+        console.set_document({**asdict(report), "files_compared": compared})
     console.show_table(make_channel_table(report))
     console.show_table(make_position_table(report))
     return 0

@@ -1,7 +1,6 @@
 """`quatrain bench`: how fast bundles are, and what they need."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
@@ -10,6 +9,7 @@ from quatrain.exporter.commands.llm_flags import (
     add_draft_flag,
     add_session_cache_flag,
 )
+from quatrain.exporter.commands.path_flag import read_path
 from quatrain.exporter.commands.plot_flag import add_plot_flag
 from quatrain.exporter.table import Table, format_bytes
 
@@ -22,19 +22,24 @@ __all__ = ["configure_parser", "run"]
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags: those of `bench_bundles` and `BenchSetting`."""
     parser.add_argument(
-        "bundles", metavar="BUNDLE", type=Path, nargs="+", help="folders `quatrain export` wrote"
+        "bundles",
+        metavar="BUNDLE",
+        type=read_path,
+        nargs="+",
+        help="folders `quatrain export` wrote",
     )
     parser.add_argument(
         "--baseline",
-        type=Path,
+        type=read_path,
         metavar="BUNDLE",
         help="the one that ratios are over (default: the first)",
     )
     parser.add_argument(
         "--text",
-        type=Path,
+        type=read_path,
         metavar="FILE",
-        help="UTF-8 text that prompts are cut from (default: a passage that comes along)",
+        help="UTF-8 text that prompts are cut from, over again where it is too short (default: a"
+        " passage that comes along)",
     )
     _add_setting_flags(parser)
     running = add_backend_flags(parser)
@@ -46,7 +51,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_setting_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what to run")
+    group = parser.add_argument_group(
+        "what to run",
+        "Decoding is greedy and goes on after EOS. A model with exits draws the exit of each token"
+        " (as --routing sample of generate).",
+    )
     group.add_argument(
         "--prompt-tokens",
         type=int,
@@ -71,7 +80,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from quatrain.exporter.bench import BenchSetting, bench_bundles
     from quatrain.exporter.bench.plot import chart_report
     from quatrain.exporter.charts.picture import check_picture, write_picture
+    from quatrain.runtime.errors import RequestError
 
+    if args.markdown and console.is_json:
+        raise RequestError(
+            "a benchmark as Markdown and as JSON (--markdown --json)",
+            "either would be all that is printed",
+            "leave one of them out",
+        )
     asked = f"draw {args.plot} (--plot)"
     if args.plot is not None:
         check_picture(args.plot, asked)
@@ -135,6 +151,17 @@ def _list_notes(report: "BenchReport") -> list[str]:
         notes[0] += f", load {report.load_average:.1f} before"
         if report.load_average > 0.5 * report.cpus:
             notes.append("the machine was busy with something else: trust the ratios only")
+    notes.append(_describe_decoding(report))
+    if report.session_cache is not None:
+        notes.append(
+            f"sessions were kept in {report.session_cache} (--session-cache): opening from it takes"
+            " less time and memory than without it, and than filling it"
+        )
+    if any(r.backend == "onnxruntime" and r.bytes_per_token is None for r in report.runs):
+        notes.append(
+            "bytes read for a token are not counted: the package onnx is not installed (pip install"
+            " 'quatrain[export]')"
+        )
     if report.baseline is not None:
         notes.append(f"ratios of tokens/s are over {report.baseline}, round by round")
     if len({run.family for run in report.runs}) < _count_bundles(report):
@@ -144,6 +171,12 @@ def _list_notes(report: "BenchReport") -> list[str]:
             for same, run in agreed
         ]
     return notes
+
+
+def _describe_decoding(report: "BenchReport") -> str:
+    routings = {run.routing for run in report.runs if run.routing is not None}
+    exits = f", exits drawn (routing {', '.join(routings)})" if routings else ""
+    return f"{report.decoding} decoding{exits}"
 
 
 def _count_bundles(report: "BenchReport") -> int:
@@ -168,7 +201,7 @@ def _describe_work(run: "BenchRun") -> str:
         shares = " ".join(f"{share:.2f}" for share in run.exit_shares)
         facts.append(f"depth {run.mean_depth:.1f} (exits {shares})")
     if run.accepted_per_step is not None:
-        facts.append(f"{run.accepted_per_step:.2f} tokens a step")
+        facts.append(f"{run.accepted_per_step:.2f} tokens a step (draft {run.draft})")
     if run.feed_forward_share is not None:
         facts.append(f"{run.feed_forward_share:.0%} of the FFN")
     return ", ".join(facts)

@@ -1,10 +1,10 @@
 """`quatrain build`: TensorRT engines for a bundle."""
 
 import argparse
-from pathlib import Path
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.engine_table import make_engine_table
+from quatrain.exporter.commands.path_flag import read_path
 from quatrain.exporter.commands.plugins_flag import add_plugins_flag
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.target_flag import add_target_flag
@@ -15,7 +15,7 @@ __all__ = ["configure_parser", "run"]
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `build_engines`."""
     parser.add_argument(
-        "bundle", metavar="BUNDLE", type=Path, help="folder `quatrain export` wrote"
+        "bundle", metavar="BUNDLE", type=read_path, help="folder `quatrain export` wrote"
     )
     add_target_flag(parser, required=True)
     parser.add_argument(
@@ -26,7 +26,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add_plugins_flag(parser)
     parser.add_argument(
-        "--log-file", metavar="FILE", type=Path, help="append everything TensorRT says"
+        "--log-file", metavar="FILE", type=read_path, help="append everything TensorRT says"
     )
 
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         args.bundle,
         args.targets,
         flavour=args.flavour,
-        plugins=args.plugins,
+        plugins=args.plugins or ("auto",),
         log_file=args.log_file,
         progress=progress,
     )

@@ -1,7 +1,8 @@
 """The flags of every command that makes something of a checkpoint."""
 
 import argparse
-from pathlib import Path
+
+from quatrain.exporter.commands.path_flag import read_path
 
 __all__ = ["add_checkpoint_flags"]
 
@@ -14,9 +15,9 @@ def add_checkpoint_flags(
     metavar: str = "FOLDER",
 ) -> None:
     """Declare CHECKPOINT, the output, and how the weight files get there."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help=given)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=read_path, help=given)
     parser.add_argument(
-        "-o", "--output", metavar=metavar, type=Path, required=True, help=f"{made} to write"
+        "-o", "--output", metavar=metavar, type=read_path, required=True, help=f"{made} to write"
     )
     parser.add_argument(
         "--weights",

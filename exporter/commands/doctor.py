@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quatrain.exporter.commands.console import Console
+from quatrain.exporter.commands.file_facts import describe_comparisons
 from quatrain.exporter.commands.llm_flags import add_backend_flags
+from quatrain.exporter.commands.path_flag import read_path
+from quatrain.exporter.commands.quantization_facts import name_codes
 from quatrain.exporter.commands.verification_facts import describe_verification
 from quatrain.exporter.table import Table, format_bytes, format_facts
 
@@ -21,14 +24,19 @@ __all__ = ["BundleCheck", "configure_parser", "run"]
 class BundleCheck:
     """What was looked at in a sound bundle; `self_test` is False where it records none.
 
-    `verification` is what the export recorded of its comparison with the checkpoint.
+    `files_compared` says by path what a file was held to. `verification` is what the export
+    recorded of its comparison with the checkpoint, `reference` what that was held to; `quantized`
+    is the kind of its codes, None without.
     """
 
     path: Path
     files: int
     bytes: int
     self_test: bool
+    files_compared: dict[str, str]
+    quantized: str | None
     verification: "Verification | None"
+    reference: str
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +44,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "bundle",
         metavar="BUNDLE",
-        type=Path,
+        type=read_path,
         nargs="?",
-        help="also compare every file of this bundle with its hash, and run its self-test",
+        help="also compare every file of this bundle with the size and SHA-256 in its manifest,"
+        " and run its self-test; linked weights have a SHA-256 there if they were exported with"
+        " --hash-weights, and are held to size, time and header otherwise",
     )
     add_backend_flags(parser)
 
@@ -57,14 +67,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.show(
             f"{check.path}: {check.files} files ({format_bytes(check.bytes)}) are as recorded,"
             f" and {outcome}\n"
-            f"compared with its checkpoint: {describe_verification(check.verification)}"
+            f"{describe_comparisons(check.files_compared)}\n"
+            "compared with its checkpoint:"
+            f" {describe_verification(check.verification, check.quantized)}"
         )
     console.set_document(asdict(report) | {"bundle": check})
     return 0
 
 
 def _check_bundle(args: argparse.Namespace, console: Console) -> BundleCheck:
+    from quatrain.exporter.compared_reference import describe_reference
     from quatrain.runtime import LLM, verify_bundle
+    from quatrain.runtime.bundle_check import list_comparisons
     from quatrain.runtime.manifest import load_manifest
 
     manifest = load_manifest(args.bundle)
@@ -84,8 +98,17 @@ def _check_bundle(args: argparse.Namespace, console: Console) -> BundleCheck:
         ),
     ):
         pass
-    files = len(manifest.files)
-    return BundleCheck(args.bundle, files, stage.bytes, has_test, manifest.verification)
+    quantized = name_codes(manifest.quantization)
+    return BundleCheck(
+        path=args.bundle,
+        files=len(manifest.files),
+        bytes=stage.bytes,
+        self_test=has_test,
+        files_compared=list_comparisons(manifest),
+        quantized=quantized,
+        verification=manifest.verification,
+        reference=describe_reference(quantized),
+    )
 
 
 def _format_machine(report: "DoctorReport") -> str:

@@ -10,8 +10,12 @@ __all__ = ["describe_drafting"]
 _MOST_PERIODS = 8
 
 
-def describe_drafting(draft: "DraftStatistics") -> list[str]:
-    """Lines for a person: what was accepted, what it gained, and when it was off."""
+def describe_drafting(draft: "DraftStatistics", *, is_off_by_seed: bool = False) -> list[str]:
+    """Lines for a person: what was accepted, what it gained, and when it was off.
+
+    Args:
+        is_off_by_seed: It was off so that drawn tokens can be repeated.
+    """
     steps = draft.rounds + draft.plain_steps
     if not steps:
         return ["drafting: nothing to draft"]
@@ -27,8 +31,9 @@ def describe_drafting(draft: "DraftStatistics") -> list[str]:
             f" {draft.verify_seconds:.3f} s verifying"
         )
     if draft.off_share:
+        because = " because of the seed" if is_off_by_seed else ""
         lines.append(
-            f"drafting was off for {100 * draft.off_share:.1f} % of these tokens:"
+            f"drafting was off for {100 * draft.off_share:.1f} % of these tokens{because}:"
             f" {_list_periods(draft.periods)}"
         )
     return lines

@@ -3,16 +3,24 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quatrain.exporter.table import Table, format_bytes
+from quatrain.exporter.table import Table, count_things, format_bytes
+from quatrain.exporter.targets import TARGETS
 
 if TYPE_CHECKING:
     from quatrain.runtime.manifest import Engine
 
-__all__ = ["make_engine_table"]
+__all__ = ["count_engines", "make_engine_table"]
+
+
+def count_engines(engines: "Sequence[Engine]") -> str:
+    """Their files, which targets of one compute capability share, and the targets."""
+    files = count_things(len({engine.path for engine in engines}), "engine file")
+    return f"{files} for {count_things(len({engine.target for engine in engines}), 'target')}"
 
 
 def make_engine_table(engines: "Sequence[Engine]") -> Table:
-    """One row an engine file, for all its targets; below, what their vendor does not support."""
+    """One row an engine file, for all its targets; below, each note once: what their vendor does
+    not support, and what TensorRT has no kernel for."""
     files: dict[str, list[Engine]] = {}
     for engine in engines:
         files.setdefault(engine.path, []).append(engine)
@@ -30,11 +38,28 @@ def make_engine_table(engines: "Sequence[Engine]") -> Table:
         for shared in files.values()
     ]
     columns = ("graph", "targets", "SM", "TensorRT", "size", "seconds", "plugins", "cache updates")
-    notes = tuple(dict.fromkeys(f"{e.target}: {e.note}" for e in engines if e.note))
     return Table(
         "Engines",
         columns,
         rows,
         numeric=frozenset({"size", "seconds", "cache updates"}),
-        notes=notes,
+        notes=_list_notes(engines),
     )
+
+
+def _list_notes(engines: "Sequence[Engine]") -> list[str]:
+    targets: dict[str, list[str]] = {}
+    for engine in engines:
+        for note in _split_note(engine):
+            targets.setdefault(note, []).append(engine.target)
+    return [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in targets.items()]
+
+
+def _split_note(engine: "Engine") -> list[str]:
+    """What the vendor says of the target, which all its engines have, and what is the graph's."""
+    note = engine.note or ""
+    support = next((t.support_note(engine.flavour) for t in TARGETS if t.name == engine.target), "")
+    if not support or not note.startswith(support):
+        return [note] if note else []
+    rest = note.removeprefix(support).removeprefix("; ")
+    return [support, rest] if rest else [support]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from quatrain.exporter.commands.checkpoint_flags import add_checkpoint_flags
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.drafter_facts import describe_drafter
-from quatrain.exporter.commands.engine_table import make_engine_table
+from quatrain.exporter.commands.engine_table import count_engines, make_engine_table
 from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights
 from quatrain.exporter.commands.model_flags import add_limit_flags, add_model_flags, read_layers
@@ -14,8 +14,9 @@ from quatrain.exporter.commands.plugins_flag import add_plugins_flag
 from quatrain.exporter.commands.quantization_facts import describe_codes
 from quatrain.exporter.commands.stage_table import make_stage_table
 from quatrain.exporter.commands.target_flag import add_target_flag
+from quatrain.exporter.compared_reference import describe_reference
 from quatrain.exporter.rare_collection import collecting_rarely
-from quatrain.exporter.table import format_bytes, format_facts
+from quatrain.exporter.table import count_things, format_bytes, format_facts
 
 if TYPE_CHECKING:
     from quatrain.exporter.export import ExportReport
@@ -41,6 +42,9 @@ _PLANNED = (
     "head_bits",
 )
 
+# Those that `check_export` and `export_checkpoint` both take.
+_PLACED = ("plugins", "weights", "overwrite")
+
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `export_checkpoint`."""
@@ -50,7 +54,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_target_flag(parser, required=False)
     add_plugins_flag(parser)
     parser.add_argument(
-        "--hash-weights", action="store_true", help="record the SHA-256 of linked weights, too"
+        "--hash-weights",
+        action="store_true",
+        help="record the SHA-256 of linked weights, too, for `doctor` and `inspect --check-weights`"
+        " to compare (default: their size, time and header)",
     )
     parser.add_argument(
         "--self-test",
@@ -65,7 +72,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an older bundle")
     parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be done, and write nothing"
+        "--dry-run",
+        action="store_true",
+        help="show what would be done, or why it would not, and write nothing",
     )
 
 
@@ -73,7 +82,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Tell the settled plan, and carry it out unless it is a dry run."""
     with collecting_rarely():
         from quatrain.exporter.export import export_checkpoint, plan_export
+        from quatrain.exporter.export_check import check_export
 
+    placed = {name: getattr(args, name) for name in _PLACED}
+    checked = {name: getattr(args, name) for name in ("targets", "quantize")}
+    check_export(args.checkpoint, args.output, **placed, **checked)
     planned = {name: getattr(args, name) for name in _PLANNED}
     planned["dense_fallback"] = read_layers(args.checkpoint, args.dense_fallback)
     plan = plan_export(args.checkpoint, **planned)
@@ -86,10 +99,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         args.checkpoint,
         args.output,
         **planned,
-        plugins=args.plugins,
-        weights=args.weights,
+        **placed,
         hash_weights=args.hash_weights,
-        overwrite=args.overwrite,
         progress=console.make_progress(),
     )
     console.set_document(report)
@@ -121,9 +132,15 @@ def _format_plan(plan: "ExportPlan") -> str:
             "engines": ", ".join(plan.targets) or "none (--target)",
             **({} if plan.room is None else {"room": plan.room}),
             "self-test": "yes" if plan.self_test else "no",
-            "compared": f"no: {plan.unverified}" if plan.unverified else "with the checkpoint",
+            "compared": _describe_comparison(plan),
         },
     )
+
+
+def _describe_comparison(plan: "ExportPlan") -> str:
+    if plan.unverified:
+        return f"no: {plan.unverified}"
+    return f"with {describe_reference(plan.quantize)}" if plan.quantize else "with the checkpoint"
 
 
 def _describe_packing(plan: "ExportPlan") -> dict[str, str]:
@@ -138,5 +155,6 @@ def _describe_packing(plan: "ExportPlan") -> dict[str, str]:
 def _describe_report(report: "ExportReport") -> str:
     manifest = report.manifest
     weights = "linked" if report.weights == "link" else "copied"
-    engines = f", {len(manifest.engines)} engines" if manifest.engines else ""
-    return f"{report.bundle}: {len(manifest.graphs)} graphs{engines}, weights {weights}"
+    engines = f", {count_engines(manifest.engines)}" if manifest.engines else ""
+    graphs = count_things(len(manifest.graphs), "graph")
+    return f"{report.bundle}: {graphs}{engines}, weights {weights}"

@@ -54,7 +54,6 @@ def _add_continuation_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--continue-temperature",
         type=float,
-        default=0.0,
         metavar="T",
         help="what it draws them at (default: 0, the likeliest)",
     )

@@ -1,7 +1,8 @@
 """The flags of every command that fits something to a text."""
 
 import argparse
-from pathlib import Path
+
+from quatrain.exporter.commands.path_flag import read_path
 
 __all__ = ["add_text_flags", "add_work_flag"]
 
@@ -9,10 +10,13 @@ __all__ = ["add_text_flags", "add_work_flag"]
 def add_text_flags(
     group: argparse._ArgumentGroup, *, required: bool, tokens: int, window: int
 ) -> None:
-    """Declare the text, and how much of it the model sees, with these defaults."""
+    """Declare the text, and how much of it the model sees, with these defaults.
+
+    Where no text is required a window may be of no use; only one that was given is not None then.
+    """
     group.add_argument(
         "--text",
-        type=Path,
+        type=read_path,
         metavar="FILE",
         required=required,
         help="what to fit to: UTF-8 text, or token ids in a .npy file",
@@ -26,7 +30,7 @@ def add_text_flags(
     group.add_argument(
         "--window",
         type=int,
-        default=window,
+        default=window if required else None,
         metavar="N",
         help=f"tokens that the model sees together (default: {window})",
     )
@@ -36,7 +40,7 @@ def add_work_flag(group: argparse._ActionsContainer, *, kept: str) -> None:
     """Declare the folder that the work is kept in; `kept` says what of it, and what for."""
     group.add_argument(
         "--work",
-        type=Path,
+        type=read_path,
         metavar="FOLDER",
         help=f"keep {kept} (default: the output's name with .partial, removed at the end)",
     )

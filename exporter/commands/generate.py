@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.drafting_report import describe_drafting
 from quatrain.exporter.commands.llm_flags import add_llm_flags, open_llm, read_word_or_number
+from quatrain.exporter.commands.path_flag import read_path
 
 if TYPE_CHECKING:
     from quatrain.runtime import LLM, SamplingParams
@@ -23,7 +24,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     for flag, read, metavar, text in (
         ("--prompt", str, "TEXT", "a prompt as text"),
         ("--prompt-ids", _read_ids, "ID,ID,...", "a prompt as token ids"),
-        ("--prompt-file", Path, "FILE", "a file holding one prompt (its last newline is dropped)"),
+        ("--prompt-file", read_path, "FILE", "a file with one prompt (a last newline is dropped)"),
     ):
         prompts.add_argument(
             flag, dest="prompts", action="append", type=read, metavar=metavar, help=text
@@ -39,7 +40,7 @@ def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
         ("--top-p", float, 1.0, "keep the most likely tokens holding this mass; 1 keeps all"),
         ("--min-p", float, 0.0, "keep tokens this likely relative to the likeliest; 0 keeps all"),
         ("--repetition-penalty", float, 1.0, "above 1 makes repeats less likely"),
-        ("--max-tokens", int, 128, "most tokens to generate"),
+        ("--max-tokens", int, 128, "most tokens to generate, as far as the bundle has room"),
     ):
         group.add_argument(
             flag, type=read, default=default, metavar="N", help=f"{text} (default: {default})"
@@ -96,7 +97,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         else:
             _generate(llm, prompts, params, console)
         if args.stats:
-            console.say(_describe_stats(llm.stats))
+            is_off_by_seed = args.draft == "auto" and params.is_repeatable
+            console.say(_describe_stats(llm.stats, is_off_by_seed=is_off_by_seed))
     return 0
 
 
@@ -108,6 +110,8 @@ def _stream(
         text = delta.text if llm.tokenizer else "".join(f"{token} " for token in delta.token_ids)
         console.show(text, end="")
     console.show("")
+    if delta.finish_reason == "length":
+        _tell_limit(llm, params, delta.output_tokens or 0, "it", console)
 
 
 def _generate(
@@ -118,6 +122,19 @@ def _generate(
     for index, result in enumerate(results):
         text = result.text if llm.tokenizer else " ".join(map(str, result.token_ids))
         console.show(f"--- prompt {index + 1} ({result.finish_reason})\n{text}")
+        if result.finish_reason == "length":
+            _tell_limit(llm, params, result.output_tokens, f"prompt {index + 1}", console)
+
+
+def _tell_limit(
+    llm: "LLM", params: "SamplingParams", num_tokens: int, what: str, console: Console
+) -> None:
+    """Say so where not `max_tokens` was the end, but the bundle's limit."""
+    if num_tokens < params.max_tokens:
+        console.say(
+            f"{what} ended after {num_tokens} tokens, short of max_tokens {params.max_tokens}:"
+            f" this bundle holds {llm.manifest.limits.max_seq_len}, prompt and output together"
+        )
 
 
 def _drop_none(result: "GenerationResult") -> dict[str, object]:
@@ -145,7 +162,7 @@ def _read_prompt_file(path: Path) -> str:
 
 def _read_ids(text: str) -> list[int]:
     try:
-        return [int(token) for token in text.split(",") if token.strip()]
+        return [int(token) for token in text.split(",")] if text.strip() else []
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not token ids such as 1,2,3") from None
 
@@ -160,7 +177,7 @@ def _describe_params(params: "SamplingParams", has_exits: bool) -> str:
     return ", ".join(words)
 
 
-def _describe_stats(stats: "GenerationStats") -> str:
+def _describe_stats(stats: "GenerationStats", *, is_off_by_seed: bool) -> str:
     first = stats.time_to_first_token
     lines = [
         f"{stats.output_tokens} tokens from {stats.prompt_tokens} in {stats.seconds:.3f} s:"
@@ -173,5 +190,5 @@ def _describe_stats(stats: "GenerationStats") -> str:
         counts = ", ".join(f"{count} at exit {k}" for k, count in enumerate(stats.exit_counts))
         lines.append(f"tokens {counts}; {stats.mean_depth:.2f} layers deep on average")
     if stats.draft is not None:
-        lines += describe_drafting(stats.draft)
+        lines += describe_drafting(stats.draft, is_off_by_seed=is_off_by_seed)
     return "\n".join(lines)

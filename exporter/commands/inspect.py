@@ -14,8 +14,10 @@ from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.drafter_facts import describe_drafter
 from quatrain.exporter.commands.engine_table import make_engine_table
 from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
+from quatrain.exporter.commands.file_facts import show_comparisons
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights, format_kib
-from quatrain.exporter.commands.quantization_facts import describe_codes
+from quatrain.exporter.commands.path_flag import read_path
+from quatrain.exporter.commands.quantization_facts import describe_codes, name_codes
 from quatrain.exporter.commands.verification_facts import describe_verification
 from quatrain.exporter.table import Table, format_bytes, format_facts
 
@@ -30,13 +32,15 @@ __all__ = ["configure_parser", "run"]
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument(
-        "path", metavar="CHECKPOINT|BUNDLE", type=Path, help="checkpoint or bundle folder"
+        "path", metavar="CHECKPOINT|BUNDLE", type=read_path, help="checkpoint or bundle folder"
     )
     parser.add_argument(
         "--check-weights",
         action="store_true",
-        help="read every weight: name those that are NaN or infinite (checkpoint), or compare"
-        " every file with its hash (bundle)",
+        help="of a checkpoint: read every weight, and name those that are NaN or infinite; of a"
+        " bundle: compare every file with the size and SHA-256 in its manifest (linked weights have"
+        " a SHA-256 there if they were exported with --hash-weights, and are held to size, time and"
+        " header otherwise)",
     )
     add_activation_flags(parser)
 
@@ -46,24 +50,27 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.activations is not None:
         return inspect_activations(args, console)
     refuse_stray_flags(args)
-    # A bundle has a manifest, and unlike some published checkpoints with a file of that name, no
-    # config.json.
-    names = ("manifest.json", "config.json")
-    has_manifest, has_config = ((args.path / name).exists() for name in names)
-    if has_manifest and not has_config:
+    from quatrain.runtime.folder_kind import find_kind
+
+    if find_kind(args.path) == "bundle":
         return _inspect_bundle(args.path, args.check_weights, console)
     return _inspect_checkpoint(args.path, args.check_weights, console)
 
 
 def _inspect_bundle(path: Path, check_weights: bool, console: Console) -> int:
-    from quatrain.runtime.bundle_check import verify_bundle
+    import msgspec
+
+    from quatrain.runtime.bundle_check import list_comparisons, verify_bundle
     from quatrain.runtime.manifest import dump_manifest, load_manifest
 
     manifest = load_manifest(path)
+    console.set_document(dump_manifest(manifest))
     if check_weights:
         verify_bundle(path, manifest, full=True)
-        console.say("every file is as the manifest says")
-    console.set_document(dump_manifest(manifest))
+        compared = list_comparisons(manifest)
+        show_comparisons(compared, console)
+        document = msgspec.json.decode(dump_manifest(manifest))
+        console.set_document(document | {"files_compared": compared})
     console.show(_format_manifest(path, manifest))
     console.show_table(_make_graph_table(manifest))
     console.show_table(make_cache_table(manifest.cache))
@@ -123,7 +130,7 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
         "tokenizer": manifest.tokenizer.path if manifest.tokenizer else "none: token ids only",
         "EOS": _join(manifest.eos_token_ids),
         "self-test": "recorded" if manifest.self_test else "none",
-        "compared": describe_verification(manifest.verification),
+        "compared": describe_verification(manifest.verification, name_codes(manifest.quantization)),
         "written by": f"quatrain {versions.quatrain}, onnx {versions.onnx},"
         f" onnxruntime {versions.onnxruntime}",
     }

@@ -1,8 +1,9 @@
 """The flags of every command that runs a bundle: those of `LLM`."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from quatrain.exporter.commands.path_flag import read_path
 
 if TYPE_CHECKING:
     from quatrain.runtime import LLM
@@ -20,7 +21,7 @@ __all__ = [
 def add_llm_flags(parser: argparse.ArgumentParser) -> None:
     """Declare BUNDLE and how to run it."""
     parser.add_argument(
-        "bundle", metavar="BUNDLE", type=Path, help="folder `quatrain export` wrote"
+        "bundle", metavar="BUNDLE", type=read_path, help="folder `quatrain export` wrote"
     )
     group = add_backend_flags(parser)
     group.add_argument(
@@ -66,7 +67,7 @@ def add_draft_flag(group: argparse._ArgumentGroup) -> None:
         default="auto",
         metavar="auto|N",
         help="tokens that a drafter guesses before each verification: as many as pay (auto, the"
-        " default), always N, or none (0)",
+        " default; none where tokens are drawn with a seed), always N, or none (0)",
     )
 
 
@@ -74,7 +75,7 @@ def add_session_cache_flag(group: argparse._ArgumentGroup) -> None:
     """Declare where optimized sessions are kept."""
     group.add_argument(
         "--session-cache",
-        type=Path,
+        type=read_path,
         metavar="DIR",
         help="on a CPU, keep what ONNX Runtime makes of the graphs here, and open them from it"
         " (default: nowhere)",

@@ -46,8 +46,12 @@ def add_limit_flags(group: argparse._ArgumentGroup) -> None:
             None,
             "tokens of a prompt run in one call, on a CPU at most 256 (default: 512 rows)",
         ),
-        ("--max-deferred", 16, "rows an early exit may leave for later (default: 16)"),
-        ("--max-draft", 8, "tokens drafted at once, with --drafter (default: 8)"),
+        (
+            "--max-deferred",
+            None,
+            "rows an early exit may leave for later, with exits (default: 16)",
+        ),
+        ("--max-draft", None, "tokens drafted at once, with --drafter (default: 8)"),
     ):
         group.add_argument(flag, type=int, default=default, metavar="N", help=text)
 
@@ -73,7 +77,6 @@ def _add_quantization_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group-size",
         type=int,
-        default=32,
         metavar="N",
         help="weights that share a scale, with --quantize: 32 (the default) or 128",
     )

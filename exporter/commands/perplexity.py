@@ -3,10 +3,10 @@
 import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.llm_flags import add_llm_flags, open_llm
+from quatrain.exporter.commands.path_flag import read_path
 
 __all__ = ["configure_parser", "run"]
 
@@ -17,7 +17,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags: `LLM`'s and those of `runtime.perplexity`."""
     add_llm_flags(parser)
     parser.add_argument(
-        "--text", type=Path, required=True, metavar="FILE", help="the text to score, in UTF-8"
+        "--text", type=read_path, required=True, metavar="FILE", help="the text to score, in UTF-8"
     )
     parser.add_argument(
         "--window",

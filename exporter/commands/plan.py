@@ -1,34 +1,34 @@
 """`quatrain plan`: which GPUs have room for a model, and how fast their memory lets it decode."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.model_flags import add_limit_flags, add_model_flags, read_layers
+from quatrain.exporter.commands.path_flag import read_path
 from quatrain.exporter.commands.target_flag import add_target_flag
 from quatrain.exporter.table import Table, format_bytes, format_facts
 
 if TYPE_CHECKING:
-    from quatrain.exporter.capacity import CapacityPlan, TargetFit
+    from quatrain.exporter.capacity import CapacityPlan, Needs, TargetFit
 
 __all__ = ["configure_parser", "run"]
 
 # The flags that say how a checkpoint would be exported; a bundle has been.
-_EXPORTED = {
-    "dtype": None,
-    "max_seq_len": None,
-    "max_batch": 4,
-    "prefill_chunk": None,
-    "max_deferred": 16,
-    "embeddings": "graph",
-    "dense_fallback": None,
-    "drafter": False,
-    "max_draft": 8,
-    "quantize": None,
-    "group_size": 32,
-    "head_bits": None,
-}
+_EXPORTED = (
+    "dtype",
+    "max_seq_len",
+    "max_batch",
+    "prefill_chunk",
+    "max_deferred",
+    "embeddings",
+    "dense_fallback",
+    "drafter",
+    "max_draft",
+    "quantize",
+    "group_size",
+    "head_bits",
+)
 
 # What makes weights smaller, the least loss first.
 _REMEDIES = (
@@ -44,11 +44,12 @@ _FEWEST_TOKENS = 128
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument(
-        "path", metavar="CHECKPOINT|BUNDLE", type=Path, help="checkpoint or bundle folder"
+        "path", metavar="CHECKPOINT|BUNDLE", type=read_path, help="checkpoint or bundle folder"
     )
     add_target_flag(parser, required=False, verb="look at")
     add_model_flags(parser)
     add_limit_flags(parser.add_argument_group("limits of a checkpoint's export"))
+    parser.set_defaults(**dict.fromkeys(_EXPORTED))  # so that one that is given is known by that
     group = parser.add_argument_group("what decoding is expected to do")
     group.add_argument(
         "--exit-shares",
@@ -96,12 +97,13 @@ def _open_model(args: argparse.Namespace) -> Any:
     from quatrain.exporter.errors import ExportError
 
     settings = {name: getattr(args, name) for name in _EXPORTED}
+    given = {name: value for name, value in settings.items() if value is not None}
     if not is_bundle(args.path):
-        settings["dense_fallback"] = read_layers(args.path, args.dense_fallback)
-        return open_planned(args.path, **settings)
-    changed = [name for name, default in _EXPORTED.items() if settings[name] != default]
-    if changed:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+        if args.dense_fallback is not None:
+            given["dense_fallback"] = read_layers(args.path, args.dense_fallback)
+        return open_planned(args.path, **given)
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ExportError(
             f"a plan of the bundle {args.path} with {flags}",
             "that was settled when it was exported",
@@ -133,26 +135,34 @@ def _make_table(plan: "CapacityPlan") -> Table:
     return Table(
         title="Targets",
         columns=columns,
-        rows=[_make_row(fit, has_sparse) for fit in plan.fits],
+        rows=[_make_row(fit, has_sparse, plan.needs.longest) for fit in plan.fits],
         numeric=frozenset(columns[2:3] + columns[4:]),
         notes=[
-            "longest, batch: tokens and sequences an export has room for; ms/token: what reading"
-            " weights and cache takes at full bandwidth, which nothing that decodes one sequence"
-            " beats",
+            "longest, batch: tokens and sequences an export has room for"
+            f" (all: {_explain_longest(plan.needs)}); ms/token: what reading weights and cache"
+            " takes at full bandwidth, which nothing that decodes one sequence beats",
             "sizes are arithmetic; activations and 0.7 GB for CUDA and TensorRT are estimates, for"
             " want of a GPU to measure on",
         ],
     )
 
 
-def _make_row(fit: "TargetFit", has_sparse: bool) -> list[str]:
+def _explain_longest(needs: "Needs") -> str:
+    if needs.longest == needs.positions:
+        return "the model has no more positions"
+    return "an ONNX file holds no more rotary tables"
+
+
+def _make_row(fit: "TargetFit", has_sparse: bool, longest: int) -> list[str]:
     row = [
         fit.target,
         f"{fit.memory_gib} GiB",
         format_bytes(fit.needed_bytes),
         "yes" if fit.fits else "no",
-        f"{fit.max_seq_len_alone:,}",
-        f"{fit.max_seq_len_in_batch:,}",
+        *(
+            f"{tokens:,} (all)" if tokens == longest else f"{tokens:,}"
+            for tokens in (fit.max_seq_len_alone, fit.max_seq_len_in_batch)
+        ),
         f"{fit.max_batch:,}",
         f"{fit.floor_ms_short:.3g}",
         f"{fit.floor_ms_limit:.3g}",
@@ -199,7 +209,7 @@ def _find_remedy(args: argparse.Namespace, target: str) -> str | None:
         return None
     found = None
     for change in _REMEDIES:
-        if any(getattr(args, name) != _EXPORTED[name] for name in change):
+        if any(getattr(args, name) not in (None, "graph") for name in change):
             continue
         changed = argparse.Namespace(**vars(args) | change)
         plan = plan_capacity(_open_model(changed), [target])

@@ -1,7 +1,8 @@
 """The flag of commands that also draw what they found."""
 
 import argparse
-from pathlib import Path
+
+from quatrain.exporter.commands.path_flag import read_path
 
 __all__ = ["add_plot_flag"]
 
@@ -10,7 +11,7 @@ def add_plot_flag(group: argparse._ActionsContainer) -> None:
     """Declare --plot; `quatrain.exporter.charts.picture` checks and writes it."""
     group.add_argument(
         "--plot",
-        type=Path,
+        type=read_path,
         metavar="FILE",
         help="also draw it into this file: .svg, or .png (which needs quatrain[png])",
     )

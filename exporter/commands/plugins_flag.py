@@ -10,7 +10,6 @@ def add_plugins_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugins",
         nargs="+",
-        default=["auto"],
         metavar="MODE",
         help="build our operators as plugins with kernels of their own: auto (the default: where"
         " there is a kernel for it), on (or fail) or off (the function bodies in the graph); for"

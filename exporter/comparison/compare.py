@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from quatrain.exporter.compared_reference import describe_reference
 from quatrain.exporter.comparison.cases import make_cases
 from quatrain.exporter.comparison.comparer import Comparer, Verdict
 from quatrain.exporter.comparison.expectation import Expectation
@@ -21,7 +22,8 @@ from quatrain.exporter.comparison.runners import Runner, find_runner
 from quatrain.exporter.errors import ComparisonError
 from quatrain.exporter.progress import Progress
 from quatrain.runtime.bundle_check import verify_bundle
-from quatrain.runtime.manifest import load_manifest
+from quatrain.runtime.folder_kind import find_kind
+from quatrain.runtime.manifest import Manifest, load_manifest
 
 __all__ = ["compare_bundle"]
 
@@ -41,7 +43,9 @@ def compare_bundle(
     """Run a bundle and its checkpoint on the same tokens, and hold the one to the other.
 
     The checkpoint is run by `ReferenceDecoder`, over whole sequences and without a cache; the
-    bundle as it is deployed, in chunks and token by token over its caches.
+    bundle as it is deployed, in chunks and token by token over its caches. A quantized bundle is
+    held to the checkpoint with its weights rounded alike, and on a CPU run with exact products:
+    what rounding costs is not in the numbers.
 
     Args:
         text: UTF-8 text to take tokens from. Default: a passage that comes along.
@@ -74,6 +78,7 @@ def compare_bundle(
     return Comparison(
         bundle=str(bundle),
         checkpoint=str(checkpoint),
+        reference=_describe_reference(comparer.manifest),
         family=comparer.manifest.family,
         cases=[case.describe() for case in comparer.cases],
         runners=[verdict.info for verdict in verdicts],
@@ -95,6 +100,7 @@ def _open(
     progress: Progress,
 ) -> Comparer:
     """Check that both belong together, and run the reference."""
+    _check_order(bundle, checkpoint)
     manifest = load_manifest(bundle)
     verify_bundle(bundle, manifest)
     opened = open_pair(bundle, manifest, checkpoint)
@@ -105,6 +111,20 @@ def _open(
     with progress.stage("run the reference"):
         expectation = Expectation(opened, tokens)
     return Comparer(bundle, manifest, tokens, cases, steps, expectation, saved)
+
+
+def _describe_reference(manifest: Manifest) -> str:
+    codes = manifest.quantization
+    return describe_reference(None if codes is None else codes.kind)
+
+
+def _check_order(bundle: Path, checkpoint: Path) -> None:
+    if (find_kind(bundle), find_kind(checkpoint)) == ("checkpoint", "bundle"):
+        raise ComparisonError(
+            f"compare the bundle {bundle} with the checkpoint {checkpoint}",
+            "the first is the checkpoint, and the second the bundle",
+            "give them the other way round",
+        )
 
 
 def _settle_steps(decode_steps: int, num_tokens: int) -> int:

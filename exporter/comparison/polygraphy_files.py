@@ -1,5 +1,6 @@
 """Writes inputs and results in Polygraphy's own format, to be judged again by its tools."""
 
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quatrain.exporter.bundle import write_file
 from quatrain.exporter.comparison.cases import Case
 from quatrain.exporter.comparison.execution import run_case
 from quatrain.exporter.comparison.recording import Call, Recording
@@ -20,7 +22,8 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class PolygraphyFolder:
-    """Collects what a comparison computes, and writes it to a folder at the end.
+    """Collects what a comparison computes, and writes it to a folder at the end, each file whole or
+    not at all.
 
     - `inputs.json`: the token ids and lengths of each case, one iteration for each.
     - `RUNNER.json`, `RUNNER.reference.json`: what that side and the reference computed of them, for
@@ -30,19 +33,16 @@ class PolygraphyFolder:
       for `polygraphy run GRAPH.cpu.float32.onnx --onnxrt --load-inputs ... --load-outputs ...`.
 
     Raises:
-        ComparisonError: Polygraphy is not installed, or the folder cannot be made.
+        ComparisonError: Polygraphy is not installed, or the folder cannot be made or written to.
     """
 
     def __init__(self, folder: Path) -> None:
         _require_polygraphy(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise ComparisonError(
-                f"write results to {folder}",
-                error.strerror or str(error),
-                "name a folder that can be made and written to",
-            ) from error
+            raise _write_error(folder, error) from error
         self._folder = folder
         self._inputs: dict[str, Arrays] = {}
         self._sides: dict[str, list[Arrays]] = {}
@@ -67,34 +67,50 @@ class PolygraphyFolder:
         self._calls = recording.calls
 
     def write(self) -> None:
-        """Write all of it."""
-        save_json: Any = import_module("polygraphy.json").save_json
+        """Write all of it.
+
+        Raises:
+            ComparisonError: A file cannot be written; those before it are there.
+        """
+        to_json: Any = import_module("polygraphy.json").to_json
         logger: Any = import_module("polygraphy.logger").G_LOGGER
         with logger.verbosity(logger.CRITICAL):
-            save_json(list(self._inputs.values()), self._name("inputs"))
+            self._write_file("inputs", to_json(list(self._inputs.values())))
             for runner in self._runners:
                 self._write_sides(runner)
             for name, calls in self._calls.items():
-                save_json([inputs for inputs, _ in calls], self._name(f"{name}.inputs"))
+                self._write_file(f"{name}.inputs", to_json([inputs for inputs, _ in calls]))
                 outputs = {name: [outputs for _, outputs in calls]}
-                _make_results(outputs).save(self._name(f"{name}.outputs"))
+                self._write_file(f"{name}.outputs", _make_results(outputs).to_json())
 
     def _write_sides(self, runner: str) -> None:
         comparator: Any = import_module("polygraphy.comparator")
         sides = {name: self._sides[name] for name in (f"{runner}.reference", runner)}
         for name, iterations in sides.items():
-            _make_results({name: iterations}).save(self._name(name))
+            self._write_file(name, _make_results({name: iterations}).to_json())
         # Of the largest errors, which can be judged by other thresholds than these.
         judge = comparator.SimpleCompareFunc(check_error_stat="max", atol=1e-4, rtol=0.0)
         accuracy = comparator.Comparator.compare_accuracy(_make_results(sides), compare_func=judge)
-        accuracy.save(self._name(f"{runner}.accuracy"))
+        self._write_file(f"{runner}.accuracy", accuracy.to_json())
 
     @property
     def _runners(self) -> list[str]:
         return [name for name in self._sides if not name.endswith(".reference")]
 
-    def _name(self, stem: str) -> str:
-        return str(self._folder / f"{stem}.json")
+    def _write_file(self, stem: str, text: str) -> None:
+        path = self._folder / f"{stem}.json"
+        try:
+            write_file(path, text.encode())
+        except OSError as error:
+            raise _write_error(path, error) from error
+
+
+def _write_error(path: Path, error: OSError) -> ComparisonError:
+    return ComparisonError(
+        f"write results to {path} (--save-polygraphy)",
+        error.strerror or str(error),
+        "name a folder that can be made and written to, on a disk with room",
+    )
 
 
 def _make_results(sides: dict[str, list[Arrays]]) -> Any:

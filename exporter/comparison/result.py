@@ -134,12 +134,14 @@ class PlotData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything about one bundle, held to its checkpoint.
 
-    `layer_errors` is filled where layers were asked for, or something failed; `divergences` where
-    a tensor is beyond its tolerance or not finite.
+    `reference` says what of the checkpoint the bundle was held to: of quantized ones its weights
+    rounded alike. `layer_errors` is filled where layers were asked for, or something failed;
+    `divergences` where a tensor is beyond its tolerance or not finite.
     """
 
     bundle: str
     checkpoint: str
+    reference: str
     family: str
     cases: list[CaseInfo]
     runners: list[RunnerInfo]

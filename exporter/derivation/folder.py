@@ -11,11 +11,12 @@ from pathlib import Path
 from quatrain.exporter.bundle import WeightsMode, place_weights
 from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.checkpoint.nextlat import is_nextlat
+from quatrain.exporter.checkpoint.nvium import place_nvium_settings
 from quatrain.exporter.checkpoint.weight_files import INDEX, SINGLE, read_weights
 from quatrain.exporter.derivation.tensor_file import TensorSource, write_tensor_file
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress
-from quatrain.exporter.staging import staged_folder
+from quatrain.exporter.staging import check_place, staged_folder
 from quatrain.runtime.errors import QuatrainError
 
 __all__ = ["check_output", "write_checkpoint"]
@@ -39,8 +40,8 @@ _NEVER_COPIED = {".py", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf",
 
 
 def check_output(output: Path, source: Path, kind: str) -> None:
-    """Raise `ExportError` unless `output` is free and outside the source folder, and the source in
-    a layout that can be derived from.
+    """Raise `ExportError` unless `output` is free, in a folder and outside the source's, and the
+    source in a layout that can be derived from.
 
     Args:
         kind: What is to be written, for messages: "an expanded checkpoint".
@@ -59,6 +60,7 @@ def check_output(output: Path, source: Path, kind: str) -> None:
             "something is there already, and checkpoints are never replaced",
             "choose another -o, or remove it first",
         )
+    check_place(output, kind)
     if is_nextlat(Path(source)):
         raise ExportError(
             f"write {kind} from {source}",
@@ -189,8 +191,8 @@ def _copy_small_files(source: Checkpoint, target: Path) -> None:
         is_wanted = any(fnmatchcase(file.name, pattern) for pattern in _SMALL_FILES)
         if is_wanted and file.is_file() and file.suffix not in _NEVER_COPIED:
             shutil.copyfile(file, target / file.name)
-    if source.settings_file is not None:  # N-vium's, which may lie in a folder of its own
-        place = target / source.settings_file.relative_to(source.folder)
+    if source.settings_file is not None:  # N-vium's, which may lie outside the folder
+        place = target / place_nvium_settings(source.settings_file)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source.settings_file, place)
 

@@ -49,7 +49,8 @@ def diagnose_activations(
         text: Text, or token ids.
         tokens: Of the text no more are used. Positions beyond that are not seen: a long bundle
             takes a long text.
-        check_weights: Compare every file with its hash first, the largest ones, too.
+        check_weights: Compare every file with its recorded hash first, the largest ones, too;
+            linked weights exported without one are held to size, time and header.
         threads: Of ONNX Runtime.
         progress: Told of the passes.
 

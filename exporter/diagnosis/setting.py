@@ -47,20 +47,14 @@ class Setting:
 def open_setting(
     bundle: Path, text: Prompt, max_tokens: int, *, check_weights: bool = False
 ) -> Setting:
-    """Check the bundle (`check_weights`: the hash of its largest files, too) and the text.
+    """Check the bundle (`check_weights`: its largest files' recorded hashes, too) and the text.
 
     Raises:
-        BundleError: It is no bundle, or not as it was written.
-        ExportError: It is a checkpoint, or has no banks.
+        BundleError: It is no bundle (a checkpoint, say), or not as it was written.
+        ExportError: It has no banks.
         RequestError: The text is too short, or nothing can tokenize it.
     """
     asked = f"the activations of {bundle}"
-    if (bundle / "config.json").exists():
-        raise ExportError(
-            asked,
-            "a checkpoint (config.json), which has no graph to run",
-            "export it first (quatrain export), and give the bundle",
-        )
     manifest = load_manifest(bundle)
     banks = _read_banks(asked, manifest)
     verify_bundle(bundle, manifest, full=check_weights)

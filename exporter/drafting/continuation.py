@@ -32,14 +32,14 @@ class Continuation:
 
 
 def settle_continuation(
-    source: Checkpoint, window: int, tokens: int, temperature: float
+    source: Checkpoint, window: int, tokens: int, temperature: float | None
 ) -> Continuation | None:
     """What was asked for; None where windows are to stay as the text has them.
 
     Raises:
         ExportError: A number is out of its range.
     """
-    if not 0 <= temperature < math.inf:
+    if temperature is not None and not 0 <= temperature < math.inf:
         raise ExportError(
             f"fit with --continue-temperature {temperature}",
             "it must be 0 or more, and finite",
@@ -47,12 +47,13 @@ def settle_continuation(
         )
     if tokens:
         _check_tokens(source, window, tokens)
-        return Continuation(tokens, temperature)
-    if temperature:
+        return Continuation(tokens, 0.0 if temperature is None else temperature)
+    if temperature is not None:
         raise ExportError(
             f"fit with --continue-temperature {temperature}",
             "the model writes nothing, since --continue-tokens is 0",
-            "say with --continue-tokens how many tokens of each window it is to write",
+            "say with --continue-tokens how many tokens of each window it is to write, or leave"
+            " it out",
         )
     return None
 

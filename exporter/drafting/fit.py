@@ -1,5 +1,6 @@
 """Dense checkpoint in, checkpoint with low-level dynamics that draft for it out."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.exporter.bundle import WeightsMode
+from quatrain.exporter.calibration_text import CalibrationText, read_windows
 from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.checkpoint.lazy_tensor import NUMPY_DTYPES, SUPPORTED_DTYPES
@@ -40,9 +42,8 @@ from quatrain.exporter.drafting.work_folder import DraftingFolder
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress, Stage
 from quatrain.exporter.resumable_folder import choose_work_folder
-from quatrain.exporter.sparsification.calibration_text import CalibrationText, read_windows
-from quatrain.exporter.sparsification.work_folder import identify_work
 from quatrain.exporter.spec import Drafter
+from quatrain.exporter.work_identity import identify_work
 
 __all__ = ["DrafterReport", "fit_drafter"]
 
@@ -86,7 +87,7 @@ def fit_drafter(
     tokens: int | None = None,
     window: int = 256,
     continue_tokens: int = 0,
-    continue_temperature: float = 0.0,
+    continue_temperature: float | None = None,
     inner: int | None = None,
     steps: int = 1000,
     batch: int = 512,
@@ -117,7 +118,8 @@ def fit_drafter(
         continue_tokens: How many tokens at the end of each window the model writes itself, behind
             the text's; 0 leaves the text as it is. `tokens` counts the text's alone. EOS ends
             nothing.
-        continue_temperature: It takes the likeliest token at 0, and draws above.
+        continue_temperature: It takes the likeliest token at 0, the default, and draws above (with
+            `continue_tokens`).
         inner: Width of the dynamics' SwiGLU. Default: 4 times that of the states.
         steps: Changes of the weights, each learnt from `batch` roll-outs.
         learning_rate: The highest: it rises in a line for a twentieth of the steps and falls along
@@ -189,6 +191,12 @@ class _Fit:
         self.tensors, stored = _store(source, trained)
         with progress.stage("measure on held-out text"):
             self.quality = measure_quality(stored, held_out, head, NUM_DRAFTS)
+        if not math.isfinite(self.quality.relative_error):
+            raise ExportError(
+                f"fit a drafter to {source.folder}",
+                "on held-out text its dynamics compute numbers that are not finite",
+                f"choose a --learning-rate below {settings.learning_rate:g}",
+            )
 
 
 def _store(source: Checkpoint, weights: Weights) -> tuple[dict[str, ArrayTensor], Weights]:
@@ -269,5 +277,5 @@ def _collect_warnings(fit: _Fit) -> list[str]:
     return [
         f"on held-out text the dynamics guess no better (error {quality.relative_error:.3g}) than"
         f" that nothing changes ({quality.unchanged_error:.3g}): give more text (--text, --tokens)"
-        " or more --steps"
+        ", more --steps or a lower --learning-rate"
     ]

@@ -47,8 +47,9 @@ def measure_quality(
         head: What makes logits of a state, [V, d] of any float type.
         num_drafts: Draft positions.
     """
-    error, unchanged = _measure_errors(weights, runs)
-    matches = _match_drafts(weights, runs, head, num_drafts)
+    with np.errstate(all="ignore"):  # dynamics that diverged are measured like others
+        error, unchanged = _measure_errors(weights, runs)
+        matches = _match_drafts(weights, runs, head, num_drafts)
     alive = np.logical_and.accumulate(matches, axis=1)
     reached = np.concatenate([[len(matches)], alive.sum(axis=0)])
     return DraftQuality(

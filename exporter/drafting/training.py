@@ -46,8 +46,11 @@ def train_dynamics(
     training = _Training(runs, head, settings, work)
     with progress.stage("train"):
         _tell_settings(runs, settings, progress)
-        training.run(progress)
-    return training.scales.fold(training.weights), training.loss
+        # Where numbers grow beyond float32 the loss says so, or what is stored.
+        with np.errstate(all="ignore"):
+            training.run(progress)
+            weights = training.scales.fold(training.weights)
+    return weights, training.loss
 
 
 def _tell_settings(runs: StateRuns, settings: TrainingSettings, progress: Progress) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from quatrain.exporter.engine.build import GraphBuild, Job
 from quatrain.exporter.engine.choice import require_builder
 from quatrain.exporter.engine.onnx_graph import OnnxGraph
-from quatrain.exporter.engine.plugin_choice import parse_plugins
+from quatrain.exporter.engine.plugin_choice import PluginChoice, parse_plugins
 from quatrain.exporter.engine.store import (
     StagedEngine,
     commit_engines,
@@ -71,6 +71,7 @@ def build_engines(
     jobs = _plan_jobs(targets, flavour)
     manifest = load_manifest(bundle)
     onnx_graphs = [_open_graph(bundle, graph) for graph in manifest.graphs]
+    _refuse_absent_operators(choice, onnx_graphs)
     _verify_sources(bundle, manifest)
     needed = _check_space(bundle, onnx_graphs, len(jobs))
     _warn_of_memory(onnx_graphs, progress)
@@ -115,6 +116,19 @@ def _open_graph(bundle: Path, graph: Graph) -> OnnxGraph:
             "export the checkpoint again",
         )
     return onnx_graph
+
+
+def _refuse_absent_operators(choice: PluginChoice, graphs: list[OnnxGraph]) -> None:
+    """Refuse a mode for an operator that no graph has."""
+    nodes = [node for graph in graphs for node in graph.plugin_nodes(lambda creator: False)]
+    present = {node.creator.name for node in nodes}
+    absent = [name for name in choice.by_operator if name not in present]
+    if absent:
+        raise BuildError(
+            f"--plugins {absent[0]}={choice.by_operator[absent[0]]}",
+            f"this model has no such operator, but {', '.join(sorted(present)) or 'none of ours'}",
+            f"leave {absent[0]} out",
+        )
 
 
 def _verify_sources(bundle: Path, manifest: Manifest) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from quatrain.exporter.calibration_text import CalibrationText
 from quatrain.exporter.checkpoint import Checkpoint, LazyTensor
 from quatrain.exporter.checkpoint.lazy_tensor import SUPPORTED_DTYPES
 from quatrain.exporter.derivation import ArrayTensor
@@ -12,7 +13,6 @@ from quatrain.exporter.errors import ExportError
 from quatrain.exporter.probe import probe_bundle, run_probe
 from quatrain.exporter.progress import Progress
 from quatrain.exporter.sparsification.calibration import sum_moments
-from quatrain.exporter.sparsification.calibration_text import CalibrationText
 from quatrain.exporter.sparsification.low_rank import fit_predictor
 from quatrain.exporter.sparsification.quality import LayerQuality, QualityMeter
 from quatrain.exporter.sparsification.work_folder import WorkFolder

@@ -28,7 +28,8 @@ class SparsifyRequest:
     gate_mode: GateMode | None
     text: Path | None
     tokens: int | None
-    window: int
+    window: int | None
+    work: Path | None
 
 
 def settle_banks(source: Checkpoint, request: SparsifyRequest) -> DecoderSpec:
@@ -117,8 +118,8 @@ def _check_request(request: SparsifyRequest) -> None:
             "give one (--text FILE), or choose --method dense-topk, which fits nothing",
         )
     if request.method == "dense-topk":
-        given = {"--rank": request.rank, "--text": request.text, "--tokens": request.tokens}
-        unused = [flag for flag, value in given.items() if value is not None]
+        names = ("rank", "text", "tokens", "window", "work")
+        unused = [f"--{name}" for name in names if getattr(request, name) is not None]
         if request.gate_mode not in (None, "silu"):
             unused.append(f"--gate-mode {request.gate_mode}")
         if unused:

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from quatrain.exporter.bundle import WeightsMode
+from quatrain.exporter.calibration_text import CalibrationText, read_windows
 from quatrain.exporter.checkpoint import Checkpoint, open_checkpoint
 from quatrain.exporter.checkpoint.json_file import read_json_object
 from quatrain.exporter.derivation import (
@@ -14,17 +15,19 @@ from quatrain.exporter.derivation import (
 )
 from quatrain.exporter.progress import Progress, Stage
 from quatrain.exporter.resumable_folder import choose_work_folder
-from quatrain.exporter.sparsification.calibration_text import CalibrationText, read_windows
 from quatrain.exporter.sparsification.predictors import fit_predictors
 from quatrain.exporter.sparsification.quality import LayerQuality
 from quatrain.exporter.sparsification.settings import Method, SparsifyRequest, settle_banks
-from quatrain.exporter.sparsification.work_folder import WorkFolder, identify_work
+from quatrain.exporter.sparsification.work_folder import WorkFolder
 from quatrain.exporter.spec import BankTopK, DecoderSpec, GateMode
+from quatrain.exporter.work_identity import identify_work
 
 __all__ = ["SparsifyReport", "sparsify_checkpoint"]
 
 _KIND = "a sparse checkpoint"
 _MARK = "BankTopK"
+_DEFAULT_TOKENS = 32768
+_DEFAULT_WINDOW = 512
 # With fewer rows than this for every number of an input, its moments are mostly chance.
 _ROWS_PER_INPUT = 4
 
@@ -64,7 +67,7 @@ def sparsify_checkpoint(
     gate_mode: GateMode | None = None,
     text: Path | None = None,
     tokens: int | None = None,
-    window: int = 512,
+    window: int | None = None,
     weights: WeightsMode | None = None,
     work: Path | None = None,
     progress: Progress | None = None,
@@ -86,7 +89,7 @@ def sparsify_checkpoint(
             `silu`, or `hard`, 1. Default: `sigmoid`; with `dense-topk` it can only be `silu`.
         text: What predictors are fitted to: UTF-8 text, or token ids in a .npy file.
         tokens: How many of its tokens to use. Default: 32768, or all.
-        window: Tokens that the backbone sees together.
+        window: Tokens that the backbone sees together. Default: 512.
         weights: `link` or `copy` the weight files. Default: link where the file system allows.
         work: Folder to keep the calibration in, to go on from after an interruption or to fit
             another rank. Default: `output` with `.partial` behind its name, removed at the end.
@@ -97,7 +100,7 @@ def sparsify_checkpoint(
     progress = progress or Progress()
     check_output(output, checkpoint, _KIND)
     place = choose_work_folder(work, output, checkpoint)
-    request = SparsifyRequest(method, bank_size, top_k, rank, gate_mode, text, tokens, window)
+    request = SparsifyRequest(method, bank_size, top_k, rank, gate_mode, text, tokens, window, work)
     with progress.stage("read checkpoint"):
         source = open_checkpoint(checkpoint)
         spec = settle_banks(source, request)
@@ -128,7 +131,14 @@ class _Predictors:
         if banks.predictor_rank is None or request.text is None:
             return
         progress.say(f"rank {banks.predictor_rank}: {_predictor_cost(spec):.1%} of the dense cost")
-        self.text = read_windows(source, request.text, request.tokens, request.window)
+        self.text = read_windows(
+            source,
+            request.text,
+            request.tokens,
+            _DEFAULT_WINDOW if request.window is None else request.window,
+            asked="fit predictors",
+            default_tokens=_DEFAULT_TOKENS,
+        )
         self.work = WorkFolder(work, identify_work(source, self.text))
         fitted, self.qualities = fit_predictors(source, banks, self.text, self.work, progress)
         self.tensors.update(fitted)

@@ -1,6 +1,5 @@
 """The folder that a calibration can be resumed from: what it belongs to, and how far it got."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quatrain.exporter.checkpoint import Checkpoint, LazyTensor
+from quatrain.exporter.checkpoint import LazyTensor
 from quatrain.exporter.checkpoint.safetensors_header import read_safetensors_header
 from quatrain.exporter.derivation import ArrayTensor, write_tensor_file
 from quatrain.exporter.resumable_folder import ResumableFolder
-from quatrain.exporter.sparsification.calibration_text import CalibrationText
-from quatrain.runtime.bundle_check import hash_header
 
-__all__ = ["WorkFolder", "identify_work"]
+__all__ = ["WorkFolder"]
 
 _MOMENTS = "moments.npz"
 
@@ -56,18 +53,3 @@ class WorkFolder(ResumableFolder):
 
     def _predictor_path(self, layer: int, rank: int) -> Path:
         return self.path / f"predictor-{layer}-rank-{rank}.safetensors"
-
-
-def identify_work(source: Checkpoint, text: CalibrationText) -> dict[str, str]:
-    """What a calibration depends on: the weight files, as far as they can be told apart without
-    reading them, and the very windows of token ids."""
-    weights = hashlib.sha256((source.folder / "config.json").read_bytes())
-    for file in source.files:
-        stat = file.stat()
-        facts = (file.name, stat.st_size, stat.st_mtime_ns, hash_header(file, stat.st_size))
-        weights.update(f"{facts}\n".encode())
-    tokens = hashlib.sha256()
-    for windows in (text.fitted, text.held_out):
-        tokens.update(f"{windows.shape}\n".encode())
-        tokens.update(windows.tobytes())
-    return {"checkpoint": weights.hexdigest(), "text, --tokens or --window": tokens.hexdigest()}

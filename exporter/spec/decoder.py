@@ -66,7 +66,7 @@ class DecoderSpec:
                 "a bank-top-k feed-forward with biases",
                 "no such model is known; whether a channel that does not run keeps its bias is"
                 " not defined",
-                "set mlp_bias to false in config.json, or use a checkpoint without bank_topk",
+                "use a checkpoint without these biases (mlp_bias), or without bank_topk",
             )
 
     @property

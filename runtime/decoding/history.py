@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.runtime.errors import RequestError
+from quatrain.runtime.length_limit import advise_on_length
 from quatrain.runtime.manifest import Manifest
 
 __all__ = ["TokenHistory"]
@@ -22,6 +23,7 @@ class TokenHistory:
         self._document_token_id = manifest.document_token_id
         if self._document_token_id is not None:
             self.documents = np.zeros(shape, np.int64)
+        self._manifest = manifest
         self._max_seq_len = manifest.limits.max_seq_len
         self._vocab_size = manifest.vocab_size
 
@@ -64,7 +66,7 @@ class TokenHistory:
             raise RequestError(
                 f"a sequence of {end} tokens",
                 f"this bundle was exported for at most {self._max_seq_len}",
-                "shorten the prompt or max_tokens, or export with a larger --max-seq-len",
+                advise_on_length("shorten the prompt or max_tokens", end, self._manifest),
             )
         if len(row) and not 0 <= min(row) <= max(row) < self._vocab_size:
             raise RequestError(

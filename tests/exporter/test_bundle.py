@@ -95,6 +95,31 @@ def test_overwrite_replaces_a_bundle(tmp_path: Path):
     assert os.listdir(tmp_path) == ["out"]
 
 
+def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    make_bundle(tmp_path / "real" / "out", "old")
+    (tmp_path / "link").symlink_to("real/out")
+    with pytest.raises(ExportError, match="--overwrite"), staged_bundle(tmp_path / "link"):
+        pytest.fail("the block must not run")
+    with staged_bundle(tmp_path / "link", overwrite=True) as staging:
+        (staging / MANIFEST_NAME).write_text("new")
+    assert (tmp_path / "real" / "out" / MANIFEST_NAME).read_text() == "new"
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["link", "real"]
+    assert os.listdir(tmp_path / "real") == ["out"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_to_nothing_is_no_place(tmp_path: Path, overwrite: bool):
+    (tmp_path / "link").symlink_to("nothing")
+    with (
+        pytest.raises(ExportError, match="not a bundle" if overwrite else "there already"),
+        staged_bundle(tmp_path / "link", overwrite=overwrite),
+    ):
+        pytest.fail("the block must not run")
+    assert os.listdir(tmp_path) == ["link"]
+
+
 def test_existing_output_is_refused(tmp_path: Path):
     make_bundle(tmp_path / "out", "old")
     with pytest.raises(ExportError, match="--overwrite"), staged_bundle(tmp_path / "out"):
@@ -198,3 +223,29 @@ def test_weights_never_overwrite_what_is_there(tmp_path: Path, mode):
     with pytest.raises(FileExistsError):
         place_weights(tmp_path / "two" / "x.safetensors", target, mode)
     assert (tmp_path / "one" / "x.safetensors").read_text() == "one"
+
+
+@pytest.mark.parametrize("place", ["file/out", "file/below/out", "dangling/out"])
+def test_an_output_in_what_is_no_folder(tmp_path: Path, place: str):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to("file/nothing")
+    with (
+        pytest.raises(ExportError, match=r"file is a file\nfix: +choose another -o"),
+        staged_bundle(tmp_path / place),
+    ):
+        pytest.fail("the block must not run")
+
+
+def test_a_source_that_may_not_be_read_is_no_matter_of_the_output(tmp_path: Path):
+    denied = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "source" / "file"))
+    with (
+        pytest.raises(ExportError, match=r"source/file[\s\S]*read it"),
+        staged_bundle(tmp_path / "b"),
+    ):
+        raise denied
+    for place in (tmp_path, tmp_path / "b", tmp_path / ".b.staging-1" / "file"):
+        with (
+            pytest.raises(ExportError, match="make the folder writable"),
+            staged_bundle(tmp_path / "b"),
+        ):
+            raise PermissionError(errno.EACCES, "Permission denied", str(place))

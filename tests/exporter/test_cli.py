@@ -63,6 +63,56 @@ def test_wrong_usage_exits_2(words: list[str], capsys: pytest.CaptureFixture[str
     assert captured.out == "" and captured.err.startswith("usage: quatrain")
 
 
+@pytest.mark.parametrize(
+    ("words", "usage", "message", "fix"),
+    [
+        (
+            ["export", "c", "-o", "b", "--targets", "a6000"],
+            "usage: quatrain export [-h] -o BUNDLE",
+            "quatrain export: error: unrecognized arguments: --targets a6000",
+            "did you mean --target? `quatrain export --help`",
+        ),
+        (
+            ["export", "c", "--outptu=b"],
+            "usage: quatrain export [-h] -o BUNDLE",
+            "required: -o/--output",
+            "did you mean --output? `quatrain export --help`",
+        ),
+        (
+            ["plan", "one", "two"],
+            "usage: quatrain plan",
+            "unrecognized arguments: two",
+            "fix:   `quatrain plan --help`",
+        ),
+        (["--json", "plan", "x"], "usage: quatrain [-h]", "--json", "behind its name"),
+        (["exprot", "c"], "usage: quatrain [-h]", "exprot", "did you mean export?"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_told_with_the_usage_of_the_command(
+    words: list[str], usage: str, message: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    told = capsys.readouterr().err
+    assert told.startswith(usage) and message in told and fix in told.splitlines()[-1]
+
+
+def test_wrong_usage_as_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", "my model", "--drft", "3", "--json"])
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {
+        "error": {
+            "asked": "quatrain plan 'my model' --drft 3 --json",
+            "found": "unrecognized arguments: --drft 3",
+            "fix": "did you mean --draft? `quatrain plan --help` lists what there is",
+        }
+    }
+    assert captured.err.startswith("usage: quatrain plan")
+
+
 def test_a_user_error_has_three_parts_and_no_trace(tmp_path: Path) -> None:
     run = run_quatrain("inspect", tmp_path / "nothing")
     assert run.returncode == 1

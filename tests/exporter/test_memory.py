@@ -54,7 +54,7 @@ def test_the_plan_of_the_public_8b() -> None:
     checkpoint = Checkpoint(
         Path("none"), spec, "bfloat16", list_tensors(spec), [], [], [], None, False, []
     )
-    request = ExportRequest("bfloat16", 4096, 2, None, 16, (), None, "host")
+    request = ExportRequest("bfloat16", 4096, 2, None, None, (), None, "host")
     plan = make_plan(checkpoint, settle_options(checkpoint, request))
     graph, host = plan.weights
     assert plan.weight_bytes == graph.engine_bytes == pytest.approx(25.1e9, rel=0.01)

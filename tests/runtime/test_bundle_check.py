@@ -5,13 +5,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from quatrain.runtime import bundle_check
-from quatrain.runtime.bundle_check import hash_header, verify_bundle
+from quatrain.runtime.bundle_check import hash_header, list_comparisons, verify_bundle
 from quatrain.runtime.errors import BundleError
 from quatrain.runtime.manifest import (
     CacheLayout,
+    Engine,
     FileRecord,
     Limits,
     Link,
@@ -121,6 +123,39 @@ def test_damage_is_named(graph: Path, damage: Callable[[Path], None], found: str
     assert "decoder.onnx" in caught.value.asked and caught.value.fix
 
 
+def test_a_file_that_may_not_be_read(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = make_manifest(record_file(graph))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr(bundle_check, "QUICK_BYTES", 1)  # nor is a large one, not read here
+    with pytest.raises(BundleError, match="Permission denied") as caught:
+        verify_bundle(graph.parent, manifest)
+    assert "read it" in caught.value.fix and "export" not in caught.value.fix
+
+
+def test_a_damaged_engine_can_be_built_again(graph: Path) -> None:
+    engines = [
+        Engine(
+            graph="decoder",
+            target=target,
+            sm="8.6",
+            flavour="tensorrt-rtx",
+            version="1",
+            path=graph.name,
+            bytes=7,
+            build_seconds=1.0,
+            profiles=[],
+            plugins={},
+            vendor_supported=True,
+        )
+        for target in ("a6000", "rtx3090")
+    ]
+    manifest = msgspec.structs.replace(make_manifest(record_file(graph)), engines=engines)
+    graph.write_bytes(b"A graph")
+    with pytest.raises(BundleError, match="SHA-256") as caught:
+        verify_bundle(graph.parent, manifest)
+    assert f"quatrain build {graph.parent} --target a6000 rtx3090)" in caught.value.fix
+
+
 def test_a_link_inside_the_bundle_is_fine(graph: Path, tmp_path: Path) -> None:
     manifest = make_manifest(record_file(graph))
     graph.rename(tmp_path / "other")
@@ -152,6 +187,18 @@ def test_linked_weights_are_not_read(weights: Path) -> None:
     verify_bundle(weights.parent, manifest)
     with pytest.raises(BundleError, match="SHA-256"):
         verify_bundle(weights.parent, manifest, full=True)
+
+
+def test_what_was_not_hashed_is_told(graph: Path, weights: Path) -> None:
+    manifest = make_manifest(record_file(graph), record_link(weights))
+    assert list_comparisons(manifest) == {
+        graph.name: "sha256",
+        weights.name: "size, time and header",
+    }
+    change_data_only(weights)
+    verify_bundle(weights.parent, manifest, full=True)
+    hashed = make_manifest(record_link(weights, has_hash=True))
+    assert list_comparisons(hashed) == {weights.name: "sha256"}
 
 
 def test_linked_weights_of_another_time_are_refused(weights: Path) -> None:
@@ -198,6 +245,7 @@ def test_a_linked_zip_is_held_to_its_ends(tmp_path: Path) -> None:
     link = Link(mtime_ns=1, header_sha256=digest)
     manifest = make_manifest(FileRecord(path=path.name, bytes=len(data), sha256=None, link=link))
     verify_bundle(tmp_path, manifest)
+    assert list_comparisons(manifest) == {path.name: "size, time, first and last MiB"}
     for place, is_seen in [(mib - 1, True), (2 * mib, False), (-mib, True), (-1, True)]:
         changed = data.copy()
         changed[place] = 1

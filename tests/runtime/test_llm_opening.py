@@ -55,6 +55,15 @@ def test_wrong_arguments_are_refused(nvium_bundle: Path, wrong: dict[str, Any]) 
         LLM(nvium_bundle, **wrong)
 
 
+def test_an_empty_path_is_no_session_cache(
+    nvium_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="empty path"):
+        LLM(nvium_bundle.resolve(), backend="onnxruntime", session_cache="")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"manifest\.json"):
         LLM(tmp_path)

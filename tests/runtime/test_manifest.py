@@ -65,3 +65,13 @@ def test_what_is_no_manifest_is_refused(data: bytes):
 def test_a_folder_without_manifest_is_named(tmp_path):
     with pytest.raises(BundleError, match=r"no readable manifest\.json"):
         load_manifest(tmp_path)
+
+
+def test_a_manifest_that_may_not_be_read(tmp_path, monkeypatch):
+    def deny(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", deny)
+    with pytest.raises(BundleError, match="Permission denied") as caught:
+        load_manifest(tmp_path)
+    assert "read it" in caught.value.fix and "export" not in caught.value.fix

@@ -68,3 +68,11 @@ def test_a_bundle_too_short_for_any_window_is_refused(nvium_checkpoint: Path, tm
     export_checkpoint(nvium_checkpoint, tmp_path / "bundle", max_seq_len=1)
     with LLM(tmp_path / "bundle") as llm, pytest.raises(RequestError, match="--max-seq-len"):
         perplexity(llm, [1, 2, 3])
+
+
+def test_a_text_that_nothing_tokenizes(llm: LLM) -> None:
+    with pytest.raises(RequestError) as caught:
+        perplexity(llm, "some text")
+    error = caught.value
+    assert (error.asked, "no tokenizer" in error.found) == ("the perplexity of a text", True)
+    assert "prompt" not in str(error) and error.fix.startswith("add tokenizer.json")

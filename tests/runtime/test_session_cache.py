@@ -226,16 +226,21 @@ LLM(sys.argv[1], threads=1, session_cache=sys.argv[2]).close()
 """
 
 
-@pytest.mark.parametrize("room", [0, 1_000_000])
-def test_a_full_disk_leaves_nothing_and_opens_the_bundle(
-    bundle: Path, cache: Path, room: int
-) -> None:
-    done = subprocess.run(
+def open_elsewhere(bundle: Path, cache: Path, room: int) -> subprocess.CompletedProcess[str]:
+    """In a process that can write no more than so many bytes into a file; -1 for any number."""
+    return subprocess.run(
         [sys.executable, "-c", SCRIPT, str(bundle), str(cache), str(room)],
         capture_output=True,
         text=True,
         check=True,
     )
+
+
+@pytest.mark.parametrize("room", [0, 1_000_000])
+def test_a_full_disk_leaves_nothing_and_opens_the_bundle(
+    bundle: Path, cache: Path, room: int
+) -> None:
+    done = open_elsewhere(bundle, cache, room)
     assert "is opened without the session cache" in done.stderr
     assert not list_entries(cache)
 
@@ -249,8 +254,8 @@ def test_a_folder_that_cannot_be_made_opens_the_bundle(
 
 
 def test_a_folder_with_stray_bytes_in_its_name_opens_the_bundle(
-    bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bundle: Path, tmp_path: Path
 ) -> None:
     stray = tmp_path / os.fsdecode(b"\xff")
-    assert look(bundle, stray) == look(bundle, None)
-    assert "is opened without the session cache" in caplog.text
+    done = open_elsewhere(bundle, stray, room=-1)  # a log with such a name breaks pytest's workers
+    assert "is opened without the session cache" in done.stderr

@@ -48,6 +48,7 @@ def _draw_head(comparison: Comparison, outcome: str) -> list[str]:
     facts = {
         "bundle": comparison.bundle,
         "checkpoint": comparison.checkpoint,
+        "reference": comparison.reference,
         "family": comparison.family,
         "took": f"{comparison.seconds:.1f} s",
     }

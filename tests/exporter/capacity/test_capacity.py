@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from tests.exporter.checkpoint.folders import write_dense
 
 from quatrain.exporter.capacity import fit, plan_capacity
+from quatrain.exporter.capacity.capacity import is_bundle
 from quatrain.exporter.capacity.fit import RESERVED_BYTES, fit_target, share_steps
 from quatrain.exporter.capacity.model import load_planned, open_planned
 from quatrain.exporter.capacity.needs import ActivationNeeds, GraphNeeds, Needs, count_needs
@@ -30,6 +32,8 @@ LARGE = Needs(
     quantized=None,
     limits=LIMITS,
     capacity=4096,
+    positions=1 << 20,
+    longest=1 << 20,
     weight_bytes=16 * GB,
     host_bytes=0,
     cache_bytes_per_token=147_456,
@@ -65,6 +69,28 @@ def test_the_longest_sequence_is_the_last_whose_export_would_fit():
             # Engines are built for batches of 2 at least.
             needed = 16 * GB + RESERVED_BYTES + batch * caches + max(2, batch) * activations
             assert (needed <= total) is has_room
+
+
+def test_a_sequence_is_no_longer_than_the_model_has_positions(capfd):
+    assert fit_3090(replace(LARGE, longest=8192)).max_seq_len_alone == 8192
+    assert fit_3090(replace(LARGE, longest=4096)).max_seq_len_in_batch == 4096
+
+    assert main(["plan", str(SAMPLES / "topics-dense"), "--target", "a6000", "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    [found] = document["fits"]
+    assert document["needs"]["positions"] == document["needs"]["longest"] == 1024
+    assert found["max_seq_len_alone"] == found["max_seq_len_in_batch"] == 1024
+    assert main(["plan", str(SAMPLES / "topics-dense"), "--target", "a6000"]) == 0
+    shown = capfd.readouterr().out
+    assert shown.count("1,024 (all)") == 2 and "(all: the model has no more positions)" in shown
+
+
+def test_a_sequence_is_no_longer_than_an_export_makes_it(tmp_path, capfd):
+    """Positions that one ONNX file cannot hold the rotary tables of, which export refuses."""
+    checkpoint = write_dense(tmp_path / "c", max_position_embeddings=10**12)
+    assert main(["plan", str(checkpoint), "--target", "a100", "--json"]) == 0
+    needs = json.loads(capfd.readouterr().out)["needs"]
+    assert (needs["positions"], needs["longest"]) == (10**12, 125_000_000)
 
 
 def test_weights_without_room_leave_no_tokens():
@@ -198,8 +224,10 @@ def test_a_bundle_is_planned_as_it_was_exported(tmp_path, capfd):
 
     assert main(["plan", str(bundle), "--exit-shares", "0.2", "0.3", "0.3", "0.2"]) == 0
     assert "a6000" in capfd.readouterr().out
-    assert main(["plan", str(bundle), "--max-seq-len", "64"]) == 1
-    assert "--max-seq-len" in capfd.readouterr().err
+    # What the export had by default is no less settled than other sizes.
+    for flag, value in (("--max-seq-len", "64"), ("--max-batch", "4"), ("--max-deferred", "16")):
+        assert main(["plan", str(bundle), flag, value]) == 1
+        assert f"with {flag}\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -224,6 +252,20 @@ def test_expectations_that_do_not_go_with_the_model_are_refused(name, arguments,
 
     with pytest.raises(ExportError, match=words):
         plan_capacity(planned, **arguments)
+
+
+def test_a_drafter_that_is_left_out_is_not_called_absent(tmp_path, capfd):
+    words = ["--draft", "4", "--accepted-per-step", "3"]
+
+    assert main(["plan", str(SAMPLES / "topics-hilp"), *words]) == 1
+    told = capfd.readouterr().err
+    assert "the checkpoint has a drafter, and it is left out" in told and "add --drafter" in told
+    assert main(["plan", str(SAMPLES / "topics-hilp"), *words, "--drafter"]) == 0
+    assert main(["plan", str(SAMPLES / "topics-dense"), *words]) == 1
+    assert "this model (dense) has no drafter" in capfd.readouterr().err
+    export_checkpoint(SAMPLES / "topics-hilp", tmp_path / "b", self_test=False, verify=False)
+    assert main(["plan", str(tmp_path / "b"), *words]) == 1
+    assert "this model (dense) has no drafter" in capfd.readouterr().err
 
 
 def test_the_short_floor_is_no_longer_than_the_model_takes():
@@ -253,3 +295,9 @@ def test_a_damaged_bundle_is_refused_by_name(tmp_path, capfd):
 def test_an_unknown_target_is_refused():
     with pytest.raises(BuildError, match="h100"):
         plan_capacity(open_planned(SAMPLES / "topics-dense"), ["h100"])
+
+
+def test_a_checkpoint_with_a_manifest_of_its_own_is_no_bundle(tmp_path: Path) -> None:
+    for name in ("config.json", "manifest.json"):
+        (tmp_path / name).write_text("{}")
+    assert not is_bundle(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 from tests.exporter.checkpoint.folders import BACKBONE, LLAMA, write_json
 from transformers import AutoConfig
 
+from quatrain.exporter.checkpoint import backbone
 from quatrain.exporter.checkpoint.backbone import read_backbone
 from quatrain.exporter.checkpoint.fields import Fields
 from quatrain.exporter.errors import CheckpointError, SpecError
@@ -203,7 +204,9 @@ def test_bias_that_the_architecture_lacks(key: str) -> None:
 
 def test_activation_other_than_silu() -> None:
     error = refusal(hidden_act="gelu")
-    assert "silu, the only activation supported" in error.asked and error.found == "'gelu'"
+    assert error.asked.endswith(": one of silu, swish") and error.found == "'gelu'"
+    # Not to be "corrected": a model of GELU would run, with wrong numbers.
+    assert "use a checkpoint" in error.fix and "correct" not in error.fix
 
 
 @pytest.mark.parametrize("model_type", ["mamba", "mamba_scale_seq", "_scale_seq"])
@@ -218,6 +221,11 @@ def test_welm_is_refused_by_name() -> None:
     assert "'welmv4_moe'" in error.asked and "llama, qwen2, qwen3" in error.fix
     for part in ("mixture of experts", "over-encoding", "gates", "sinks", "half-rotated heads"):
         assert part in error.found
+
+
+def test_the_readme_names_what_is_refused_by_name(root: Path) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    assert backbone._UNSUPPORTED and all(f"`{name}`" in text for name in backbone._UNSUPPORTED)
 
 
 @pytest.mark.parametrize("base", ["llama", "qwen2", "qwen3"])

@@ -148,3 +148,25 @@ def test_config_without_weights(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", LLAMA)
     with pytest.raises(CheckpointError, match="give the folder that holds the weights"):
         open_checkpoint(tmp_path)
+
+
+def test_a_bundle_is_told_from_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(tmp_path)
+    assert caught.value.found == "it is a bundle, which `quatrain export` wrote"
+    assert caught.value.fix == "give the checkpoint that it was exported from"
+    write_dense(tmp_path)  # some checkpoints have a file of that name
+    assert open_checkpoint(tmp_path).folder == tmp_path
+
+
+def test_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    write_dense(tmp_path)
+    monkeypatch.setattr("os.stat", deny)
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(tmp_path)
+    monkeypatch.undo()
+    assert caught.value.found == "Permission denied" and "read it" in caught.value.fix

@@ -104,7 +104,7 @@ def test_sizes_have_no_default(key: str) -> None:
         ({"gate_mode": 1}, "bank_topk.gate_mode in config.json: a string", "1"),
         (
             {"predictor_activation": "none"},
-            "bank_topk.predictor_activation in config.json: null or one of relu, silu",
+            "bank_topk.predictor_activation in config.json: one of null, relu, silu",
             "'none'",
         ),
         ({"predictor_activation": ["relu"]}, "bank_topk.predictor_activation in", "['relu']"),
@@ -260,3 +260,9 @@ def test_banks_stay_when_streams_are_added(tmp_path: Path) -> None:
     expand_checkpoint(source, tmp_path / "c", num_streams=2)
     expanded = open_checkpoint(tmp_path / "c").spec
     assert expanded == replace(SPEC, streams=Streams(2))
+
+
+@pytest.mark.parametrize("key", ["gate_mode", "predictor_activation"])
+def test_a_choice_that_may_be_the_models_own_is_not_to_be_corrected(key: str) -> None:
+    error = refusal(SETTINGS | {key: "gelu"})
+    assert "use a checkpoint" in error.fix and "correct" not in error.fix

@@ -1,5 +1,6 @@
 """N-vium settings: found, read, and held against the tensors."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,18 @@ def test_compiled_checkpoint(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tmp_path)
     assert checkpoint.spec == spec
     assert checkpoint.tensors["lm_head.weight"].stored_name == "_orig_mod.lm_head.weight"
+
+
+def test_settings_that_may_not_be_read_are_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(self: Path, **_: object) -> os.stat_result:
+        if self.match(".hydra/config.yaml"):
+            raise PermissionError(13, "Permission denied", str(self))
+        return os.stat(self)
+
+    write_nvium(tmp_path)
+    monkeypatch.setattr(Path, "stat", deny)
+    with pytest.raises(CheckpointError, match="Permission denied") as caught:
+        open_checkpoint(tmp_path)
+    assert ".hydra" in caught.value.asked and "read it" in caught.value.fix

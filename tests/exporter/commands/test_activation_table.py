@@ -42,13 +42,14 @@ def test_json_and_plot(
     bundle: Path, ids: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plot = tmp_path / "plot.svg"
-    assert inspect(bundle, "--activations", ids, "--plot", plot, "--json") == 0
+    assert inspect(bundle, "--activations", ids, "--plot", plot, "--check-weights", "--json") == 0
     captured = capsys.readouterr()
     document: dict[str, Any] = json.loads(captured.out)
     assert "pass 4 of 4 (layer 1 dense)" in captured.err
     assert (document["family"], document["tokens"], document["top_k"]) == ("bank_topk", 300, 4)
     assert document["suggestion"]["dense_fallback"] == "1-2"
     assert len(document["layers"]) == LAYERS
+    assert "sha256" in document["files_compared"].values()
     assert document["layers"][0].keys() == {"layer", "is_dense", "use", "repair"}
     assert document["layers"][2] == {"layer": 2, "is_dense": True, "use": None, "repair": None}
     buckets = len(document["buckets"])

@@ -86,8 +86,8 @@ def test_what_is_refused(
     other = nvium_checkpoint.parents[1] / "hilp" / "checkpoint"
     for words, found in (
         ((nvium_bundle, other), "not the bundle's checkpoint"),
-        ((nvium_checkpoint, nvium_checkpoint), "no readable manifest.json"),
-        ((nvium_bundle, nvium_bundle), "config.json"),
+        ((nvium_checkpoint, nvium_checkpoint), "it is a checkpoint"),
+        ((nvium_bundle, nvium_bundle), "it is a bundle"),
         ((nvium_bundle, nvium_checkpoint, "--runner", "torch"), "none of that name"),
         ((nvium_bundle, nvium_checkpoint, "--text", text), "no tokenizer"),
         ((nvium_bundle, nvium_checkpoint, "--max-tokens", 1), "at least 2"),
@@ -110,3 +110,30 @@ def test_a_report_takes_the_place_of_nothing(
         assert "it would be among the files of" in capsys.readouterr().err
     assert manifest.read_bytes() == before
     assert not (nvium_checkpoint / "report.html").exists()
+
+
+def test_a_quantized_bundle_is_said_to_be_held_to_rounded_weights(
+    nvium_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, page = tmp_path / "bundle", tmp_path / "report.html"
+    words = ["export", str(nvium_checkpoint), "-o", str(bundle), "--quantize", "int8"]
+    rounded = "the checkpoint's weights rounded to int8 as in the bundle"
+    assert main([*words, "--no-self-test", "--verify"]) == 0
+    assert f"reference: {rounded}" in capsys.readouterr().err
+    assert compare(bundle, nvium_checkpoint, *FEW, "--html", page) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("reference: "))
+    assert rounded in line and "exact products" in line and "quatrain perplexity" in line
+    assert "weights rounded to int8 as in the bundle" in page.read_text()
+    assert compare(bundle, nvium_checkpoint, *FEW, "--json") == 0
+    assert f"reference: {read_document(capsys)['reference']}" == line
+    for command in ("inspect", "doctor"):
+        assert main([command, str(bundle)]) == 0
+        (shown,) = (x for x in capsys.readouterr().out.splitlines() if "compared " in x)
+        assert "logits within" in shown and line in shown
+
+
+def test_the_reference_of_other_bundles_is_the_checkpoint(
+    nvium_bundle: Path, nvium_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(nvium_bundle, nvium_checkpoint, *FEW, "--json") == 0
+    assert read_document(capsys)["reference"] == "the checkpoint's weights as they are"

@@ -36,6 +36,15 @@ def test_what_is_not_known_is_not_told() -> None:
     assert len(lines) == 2
 
 
+def test_a_seed_is_named_where_it_kept_drafting_off() -> None:
+    policy = FixedDraft(0)
+    policy.record_plain(1.0)
+    [_, off] = describe_drafting(policy.statistics)
+    assert off == "drafting was off for 100.0 % of these tokens: off for 1"
+    [_, off] = describe_drafting(policy.statistics, is_off_by_seed=True)
+    assert off == "drafting was off for 100.0 % of these tokens because of the seed: off for 1"
+
+
 def test_many_periods_are_shortened() -> None:
     periods = [DraftPeriod(index % 2 == 0, 1, 1.0) for index in range(20)]
     statistics = DraftStatistics(10, 10, 1.0, [0.0], 0.5, periods, 1.0, 1.0, 1.0, None)

@@ -25,6 +25,34 @@ def test_a_dry_run_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (["-o", "{there}"], "something is there already"),
+        (["-o", "{there}", "--overwrite"], "it is not a bundle"),
+        (["-o", "{there}/file/bundle"], "is a file"),
+        (["-o", "{there}/bundle", "--plugins", "on"], "no target was given"),
+        (["-o", "{there}/bundle", "--plugins", "often"], "neither a mode"),
+        (["-o", "{there}/bundle", "--weights", "link", "--quantize", "int4"], "codes are not in"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_export_does(
+    flags: list[str],
+    found: str,
+    nvium_checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").touch()
+    words = ["export", str(nvium_checkpoint), *(flag.format(there=tmp_path) for flag in flags)]
+    told = []
+    for mode in ([], ["--dry-run"]):
+        assert main([*words, *mode]) == 1
+        told.append(capsys.readouterr())
+    assert found in told[0].err and told[1] == told[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_dry_run_shows_both_bills(
     nvium_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

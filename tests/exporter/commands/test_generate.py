@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from quatrain.exporter.cli import main
+from quatrain.exporter.export import export_checkpoint
+from quatrain.runtime.manifest import load_manifest
 
 
 def test_generate_prints_one_document_of_results_and_stats(
@@ -68,3 +70,63 @@ def test_a_prompt_file_must_be_utf8(
     path.write_bytes(b"caf\xe9")
     assert main(["generate", str(nvium_bundle), "--prompt-file", str(path)]) == 1
     assert "not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ids", ["5,,6", "5,6,", ",5", ",", "5 6"])
+def test_ids_with_a_gap_are_refused(
+    ids: str, nvium_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["generate", str(nvium_bundle), "--prompt-ids", ids])
+    assert stop.value.code == 2 and f"'{ids}' is not token ids" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("num_prompts", [1, 2])
+def test_the_end_of_a_full_bundle_is_told(
+    num_prompts: int, nvium_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = load_manifest(nvium_bundle).limits.max_seq_len
+    words = ["generate", str(nvium_bundle), "--temperature", "0", "--ignore-eos"]
+    words += ["--prompt-ids", ",".join(["1"] * (limit - 3))] * num_prompts
+    assert main([*words, "--max-tokens", "3"]) == 0
+    assert "short of" not in capsys.readouterr().err
+    assert main([*words, "--max-tokens", "4"]) == 0
+    told = f"ended after 3 tokens, short of max_tokens 4: this bundle holds {limit}, prompt and"
+    assert capsys.readouterr().err.count(told) == num_prompts
+    assert main([*words, "--max-tokens", "4", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count(told) == num_prompts
+    [result, *_] = json.loads(captured.out)["results"]
+    assert (result["finish_reason"], result["output_tokens"]) == ("length", 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_off"),
+    [
+        (["--seed", "1"], True),
+        (["--seed", "1", "--temperature", "0"], False),
+        (["--seed", "1", "--draft", "2"], False),
+        ([], False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_seed_keeps_drafts_off_where_tokens_are_drawn(
+    flags: list[str],
+    is_off: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bundle = tmp_path_factory.getbasetemp() / "hilp-of-generate"
+    if not bundle.exists():
+        export_checkpoint(
+            root / "samples" / "checkpoints" / "topics-hilp",
+            bundle,
+            drafter=True,
+            verify=False,
+            self_test=False,
+        )
+    capsys.readouterr()
+    words = ["generate", str(bundle), "--prompt-ids", "5,6", "--max-tokens", "9", "--stats"]
+    assert main([*words, "--ignore-eos", *flags]) == 0
+    assert ("100.0 % of these tokens because of the seed" in capsys.readouterr().err) == is_off

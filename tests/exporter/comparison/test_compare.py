@@ -218,3 +218,8 @@ def test_other_weights_of_the_same_shapes(root: Path, exported: Exported, tmp_pa
     weights.write_bytes(data)
     with pytest.raises(ComparisonError, match="holds other weights"):
         compare_bundle(exported("hilp"), other, max_tokens=8)
+
+
+def test_the_checkpoint_first_and_the_bundle_second(root: Path, exported: Exported) -> None:
+    with pytest.raises(ComparisonError, match="the other way round"):
+        compare_bundle(find_checkpoint(root, "hilp"), exported("hilp"))

@@ -136,3 +136,26 @@ def test_a_folder_that_cannot_be(root: Path, bundle: Path, tmp_path: Path) -> No
         compare_bundle(
             bundle, find_checkpoint(root, "hilp"), save_polygraphy=tmp_path / "file" / "folder"
         )
+
+
+def test_a_disk_that_fills_up_leaves_whole_files_only(
+    root: Path, bundle: Path, tmp_path: Path
+) -> None:
+    limited = (
+        "import resource, sys; from quatrain.exporter.cli import main;"
+        " resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+        " sys.exit(main(sys.argv[1:]))"
+    )
+    folder = tmp_path / "saved"
+    words = ["compare", bundle, find_checkpoint(root, "hilp"), "--max-tokens", "12"]
+    words += ["--save-polygraphy", folder]
+    run = subprocess.run(
+        [sys.executable, "-c", limited, *map(str, words)], capture_output=True, text=True
+    )
+    assert run.returncode == 1
+    asked, found, fix = run.stderr.splitlines()[-3:]
+    path = folder / "fp32.reference.json"
+    assert asked == f"asked: write results to {path} (--save-polygraphy)"
+    assert found == "found: File too large" and "with room" in fix
+    assert os.listdir(folder) == ["inputs.json"]
+    load_json(str(folder / "inputs.json"))

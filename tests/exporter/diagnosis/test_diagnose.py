@@ -223,7 +223,7 @@ def test_progress_and_no_traces(right: Path) -> None:
 
 
 def test_what_cannot_be_diagnosed_is_refused(right: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"checkpoint.*no graph to run"):
+    with pytest.raises(BundleError, match=r"it is a checkpoint\nfix: +export it first"):
         diagnose(write_banks(tmp_path / "checkpoint"))
     export_checkpoint(write_dense(tmp_path / "dense"), tmp_path / "bundle", self_test=False)
     with pytest.raises(ExportError, match="a dense bundle: without banks"):

@@ -133,6 +133,7 @@ def test_damaged_text_is_refused(tmp_path: Path, source: Path, ids: Path, token:
         ({"continue_temperature": -0.5}, "--continue-temperature -0.5"),
         ({"continue_temperature": float("inf")}, "--continue-temperature inf"),
         ({"continue_temperature": 1.0, "continue_tokens": 0}, "the model writes nothing"),
+        ({"continue_temperature": 0.0, "continue_tokens": 0}, "the model writes nothing"),
         ({"tokens": 11}, "11 tokens, too few"),
     ],
 )

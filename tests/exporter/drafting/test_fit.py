@@ -180,6 +180,36 @@ def test_settings_that_cannot_be_are_refused(
     assert set(os.listdir(tmp_path)) == {"dense", "ids.npy"}
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("rate", "steps", "message"),
+    [
+        (1e9, 30, r"the loss is nan after \d+ steps\nfix: +choose a --learning-rate below 1e\+09"),
+        (1e39, 1, r"numbers that it does not hold\nfix: +choose a lower --learning-rate"),
+    ],
+)
+def test_a_training_that_diverges_is_told_without_warnings(
+    tmp_path: Path, source: Path, ids: Path, rate: float, steps: int, message: str
+) -> None:
+    settings = FAST | {"learning_rate": rate, "steps": steps}
+    with pytest.raises(ExportError, match=message):
+        fit_drafter(source, tmp_path / "out", text=ids, **settings)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_dynamics_that_are_too_large_to_be_measured_are_not_written(
+    tmp_path: Path, source: Path, ids: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = {"w_h": (16, 16), "w_e": (16, 16), "gate": (8, 16), "up": (8, 16), "down": (16, 8)}
+    large = {name: np.full(shape, 3e38, np.float32) for name, shape in shapes.items()}
+    name = "quatrain.exporter.drafting.fit.train_dynamics"
+    monkeypatch.setattr(name, lambda *_: (large, 0.5))
+    with pytest.raises(ExportError, match=r"not finite\nfix: +choose a --learning-rate below 0"):
+        fit_drafter(source, tmp_path / "out", text=ids, **FAST)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("place", ["out", "dense/work"])
 def test_work_in_the_output_or_the_source_is_refused_before_any_is_done(
     tmp_path: Path, source: Path, ids: Path, place: str

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from quatrain.exporter.engine import plugin_choice
+from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.engine.plugin_choice import PluginChoice, find_obstacle, parse_plugins
 from quatrain.exporter.errors import BuildError
 
@@ -69,6 +70,16 @@ def cases(nvium_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+@needs_tensorrt
+@pytest.mark.parametrize("mode", ["on", "auto", "off"])
+def test_a_mode_of_an_operator_that_the_model_does_not_have(
+    nvium_bundle: Path, tmp_path: Path, mode: str
+) -> None:
+    bundle = shutil.copytree(nvium_bundle, tmp_path / "bundle")
+    with pytest.raises(BuildError, match=r"BankTopK.*\n.*no such operator, but ExitRouter\n"):
+        build_engines(bundle, ["a6000"], plugins=["on", f"BankTopKFeedForward={mode}"])
 
 
 @needs_tensorrt

@@ -119,3 +119,18 @@ def test_a_result_that_cannot_be_read_back_gets_no_name(
     with pytest.raises(ExportError, match="could not be read back"):
         expand_checkpoint(source, tmp_path / "out", num_streams=2)
     expect_nothing(tmp_path, {"dense"})
+
+
+def test_an_output_in_a_file_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="file is a file"):
+        expand_checkpoint(tmp_path / "not looked at", tmp_path / "file" / "out", num_streams=2)
+
+
+def test_a_bundle_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError) as caught:
+        expand_checkpoint(tmp_path / "bundle", tmp_path / "out", num_streams=2)
+    assert "it is a bundle" in caught.value.found and "exported from" in caught.value.fix
+    expect_nothing(tmp_path, {"bundle"})

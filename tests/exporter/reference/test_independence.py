@@ -13,6 +13,8 @@ ALLOWED = {
         "exporter.spec",
         "exporter.errors",
         "exporter.progress",
+        "runtime.errors",
+        "runtime.folder_kind",
     },
     "spec": {"exporter.spec", "exporter.errors"},
 }

@@ -30,9 +30,11 @@ from quatrain.runtime.errors import QuatrainError
         ({"tokens": 31}, r"31 tokens, too few"),
         ({"tokens": -5}, r"too few"),
         ({"method": "magic"}, r"method 'magic'"),
-        ({"method": "dense-topk"}, r"--text with --method dense-topk"),
+        ({"method": "dense-topk"}, r"--text, --window with --method dense-topk"),
         ({"method": "dense-topk", "text": None, "gate_mode": "hard"}, r"--gate-mode hard"),
-        ({"method": "dense-topk", "text": None, "rank": 4}, r"--rank with"),
+        ({"method": "dense-topk", "text": None, "rank": 4, "window": None}, r"--rank with"),
+        ({"method": "dense-topk", "text": None, "window": 512}, r"--window with"),
+        ({"method": "dense-topk", "text": None, "work": Path("w")}, r"--window, --work with"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(

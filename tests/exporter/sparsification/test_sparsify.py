@@ -161,3 +161,25 @@ def test_few_tokens_are_told(tmp_path: Path, source: Path, ids: Path) -> None:
     [warning] = report.warnings
     assert "only 32 tokens" in warning and "64" in warning
     assert (report.fitted_tokens, report.held_out_tokens) == (32, 16)
+
+
+@pytest.mark.parametrize(
+    ("at", "place"),
+    [
+        ("ft_exp_config.yaml", "ft_exp_config.yaml"),
+        (".hydra/config.yaml", ".hydra/config.yaml"),
+        ("../.hydra/config.yaml", ".hydra/config.yaml"),
+        ("../../.hydra/config.yaml", ".hydra/config.yaml"),
+    ],
+)
+def test_nvium_settings_come_along_from_wherever_they_are_found(
+    at: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_nvium(tmp_path / "run" / "checkpoints" / "step_1", at=at)
+    before = open_checkpoint(source)
+    monkeypatch.chdir(source.parent)
+    for name, output in (("step_1", "relative"), (str(source), "absolute")):
+        sparsify_checkpoint(Path(name), Path(output), method="dense-topk", **BANKS)
+        made = open_checkpoint(Path(output))
+        assert made.settings_file == source.with_name(output) / place
+        assert made.spec.exits == before.spec.exits == EXITS

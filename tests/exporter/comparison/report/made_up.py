@@ -42,6 +42,7 @@ def make_comparison(*, broken: bool = False) -> Comparison:
     return Comparison(
         bundle=f"bundle{tag}",
         checkpoint="checkpoint",
+        reference="the checkpoint's weights as they are",
         family="nvium",
         cases=[CaseInfo("short", [12, 5], [8, 3], 4, "crosses a chunk")],
         runners=[

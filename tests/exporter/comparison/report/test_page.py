@@ -86,7 +86,7 @@ def test_names_are_text_and_nothing_else() -> None:
 
 def test_a_page_without_plots() -> None:
     skipped = [RunnerInfo("tensorrt", "skipped", "no GPU here")]
-    text = make_page(Comparison("bundle", "checkpoint", "dense", [], skipped, []))
+    text = make_page(Comparison("bundle", "checkpoint", "as it is", "dense", [], skipped, []))
     assert "Failed" in text and "Nothing was compared" in text
     assert "<figure" not in text and "Plots" not in text
 

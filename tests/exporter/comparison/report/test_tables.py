@@ -52,7 +52,7 @@ def test_the_document_has_the_verdict_first_and_only_json(tmp_path: Path) -> Non
 
 def test_nothing_compared_is_no_success() -> None:
     skipped = [RunnerInfo("tensorrt", "skipped", "no GPU here")]
-    comparison = Comparison("bundle", "checkpoint", "dense", [], skipped, [])
+    comparison = Comparison("bundle", "checkpoint", "as it is", "dense", [], skipped, [])
     assert make_document(comparison)["passed"] is False
     assert "every runner was skipped" in describe_verdict(comparison)
 

@@ -7,14 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quatrain.exporter.checkpoint import Checkpoint
+from quatrain.exporter.checkpoint_tokenizer import open_checkpoint_tokenizer
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.text_file import read_text
 from quatrain.exporter.token_file import read_token_file
-from quatrain.runtime.tokenizer import Tokenizer
 
-__all__ = ["DEFAULT_TOKENS", "CalibrationText", "read_windows"]
-
-DEFAULT_TOKENS = 32768
+__all__ = ["CalibrationText", "read_windows"]
 
 _HELD_OUT = 0.1
 
@@ -33,8 +31,8 @@ def read_windows(
     tokens: int | None,
     window: int,
     *,
-    asked: str = "fit predictors",
-    default_tokens: int = DEFAULT_TOKENS,
+    asked: str,
+    default_tokens: int,
 ) -> CalibrationText:
     """Cut a text into windows that see nothing of each other; the last tenth of them, one at least,
     is held out.
@@ -46,9 +44,10 @@ def read_windows(
         path: A text in UTF-8, or token ids: an integer array [L] in a .npy file, taken as it is.
         tokens: How many to use at most (None: `default_tokens`).
         window: Tokens of a window.
-        asked: What the text is for, for messages.
+        asked: What the text is for, for messages: "fit a drafter".
 
     Raises:
+        CheckpointError: The tokenizer is damaged.
         ExportError: There is no tokenizer, or the text is too short for two windows.
         RequestError: The text or the array cannot be read.
     """
@@ -82,13 +81,13 @@ def _read_ids(source: Checkpoint, path: Path, asked: str) -> tuple[NDArray[np.in
         given = read_token_file(path)
         _check_ids(given, source.spec.backbone.vocab_size, f"{asked} to the token ids {path}")
         return given.astype(np.int64), []
-    if not source.tokenizer_files:
+    tokenizer = open_checkpoint_tokenizer(source)
+    if tokenizer is None:
         raise ExportError(
             f"{asked} to the text {path}",
             f"{source.folder} has no tokenizer.json",
             "add it, or give token ids: an integer array in a .npy file",
         )
-    tokenizer = Tokenizer(source.tokenizer_files[0], source.bos_token_id, source.add_bos_token)
     ids = tokenizer.encode(read_text(path))
     bos = ids[:1] if ids and ids[0] == tokenizer.bos_token_id else []
     array = np.array(ids[len(bos) :], np.int64)

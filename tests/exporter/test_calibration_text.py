@@ -3,12 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from quatrain.exporter import open_checkpoint
-from quatrain.exporter.sparsification.calibration_text import read_windows
+from quatrain.exporter.calibration_text import read_windows
 from quatrain.runtime.tokenizer import Tokenizer
 
 TEXT = "The old man and the sea. " * 60
@@ -25,7 +26,8 @@ def test_windows_follow_the_text_and_begin_as_it_does(
         (folder / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": False}))
     source = open_checkpoint(folder)
     (tmp_path / "text.txt").write_text(TEXT)
-    text = read_windows(source, tmp_path / "text.txt", None, 10)
+    limits: dict[str, Any] = {"asked": "fit predictors", "default_tokens": 10_000}
+    text = read_windows(source, tmp_path / "text.txt", None, 10, **limits)
     windows = np.concatenate([text.fitted, text.held_out])
     assert windows.shape[1] == 10
     assert len(text.held_out) == round(len(windows) * 0.1) > 1
@@ -35,5 +37,5 @@ def test_windows_follow_the_text_and_begin_as_it_does(
     ids = Tokenizer(folder / "tokenizer.json", None, False).encode(TEXT, is_start=False)
     assert 0 <= len(ids) - windows.size < windows.shape[1]
     assert windows.ravel().tolist() == ids[: windows.size]
-    limited = read_windows(source, tmp_path / "text.txt", 100, 10)
+    limited = read_windows(source, tmp_path / "text.txt", 100, 10, **limits)
     assert limited.fitted.size + limited.held_out.size <= 100 + 11 * has_bos
