@@ -121,9 +121,8 @@ def _run_command(args: argparse.Namespace) -> int:
 
 
 def _fail(console: "Console", asked: str, found: str, fix: str) -> int:
-    console.say(f"asked: {asked}\nfound: {found}\nfix:   {fix}")
+    console.set_error(asked, found, fix)
     if console.is_json:
-        console.set_document({"error": {"asked": asked, "found": found, "fix": fix}})
         with suppress(OSError):  # stdout may be what failed
             console.write_document()
     return 1

@@ -67,9 +67,6 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
         check_weights=args.check_weights,
         progress=console.make_progress(),
     )
-    if args.plot is not None:
-        write_picture(args.plot, chart_activations(report), asked)
-        console.say(f"drawn: {args.plot}")
     console.set_document(report)
     if args.check_weights:
         compared = list_comparisons(load_manifest(args.path))
@@ -77,6 +74,9 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
         console.set_document({**asdict(report), "files_compared": compared})
     console.show_table(make_channel_table(report))
     console.show_table(make_position_table(report))
+    if args.plot is not None:
+        write_picture(args.plot, chart_activations(report), asked)
+        console.say(f"drawn: {args.plot}")
     return 0
 
 

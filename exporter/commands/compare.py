@@ -90,15 +90,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
         save_polygraphy=args.save_polygraphy,
         progress=console.make_progress(),
     )
-    if args.html is not None:
-        write_html(args.html, comparison)
-        console.say(f"written: {args.html}")
     console.set_document(make_document(comparison))
     for table in list_tables(comparison):
         console.show_table(table)
     console.show(f"reference: {comparison.reference}")
     outcome = "passed" if comparison.passed else "FAILED"
     console.show(f"{outcome}: {describe_verdict(comparison)}")
+    if args.html is not None:
+        write_html(args.html, comparison)
+        console.say(f"written: {args.html}")
     return 0 if comparison.passed else 1
 
 

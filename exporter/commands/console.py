@@ -51,6 +51,14 @@ class Console:
         """Set the result for scripts: dataclasses, records and containers, or JSON as bytes."""
         self._document = document
 
+    def set_error(self, asked: str, found: str, fix: str) -> None:
+        """Tell of an error. The document says it, too, beside what there was before: a result stays
+        one if a picture of it cannot be written."""
+        self.say(f"asked: {asked}\nfound: {found}\nfix:   {fix}")
+        error = {"error": {"asked": asked, "found": found, "fix": fix}}
+        known = None if self._document is None else json.loads(self._encode_document())
+        self._document = {**known, **error} if isinstance(known, dict) else error
+
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Run a command; with --json nothing but its document reaches stdout."""
@@ -63,11 +71,14 @@ class Console:
 
     def write_document(self) -> None:
         """Write the JSON document and a newline to stdout."""
-        document = self._document
-        data = document if isinstance(document, bytes) else _encode(document)
+        data = self._encode_document()
         sys.stdout.flush()
         sys.stdout.buffer.write(data.rstrip(b"\n") + b"\n")
         sys.stdout.flush()
+
+    def _encode_document(self) -> bytes:
+        document = self._document
+        return document if isinstance(document, bytes) else _encode(document)
 
 
 @contextmanager

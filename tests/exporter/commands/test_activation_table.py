@@ -1,5 +1,6 @@
 """`quatrain inspect --activations`, as a user runs it."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.exporter.diagnosis.bank_bundles import (
     write_text,
 )
 
+from quatrain.exporter import output_file
 from quatrain.exporter.cli import main
 
 
@@ -89,6 +91,26 @@ def test_a_plot_that_cannot_be_written_is_told(
     error = capsys.readouterr().err.splitlines()[-3:]
     assert error[0].startswith("asked: draw") and "too long" in error[1]
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_found_is_not_lost_with_its_picture(
+    bundle: Path,
+    ids: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fill_disk(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(output_file, "write_file", fill_disk)
+    words = (bundle, "--activations", ids, "--plot", tmp_path / "plot.svg", "--tokens", 40)
+    assert inspect(*words, "--json") == 1
+    document = json.loads(capfd.readouterr().out)
+    assert document["layers"] and "No space" in document["error"]["found"]
+    assert inspect(*words) == 1
+    shown = capfd.readouterr()
+    assert "usage entropy" in shown.out and "No space" in shown.err
 
 
 def test_without_a_predictor_no_share_is_shown(
