@@ -1,11 +1,9 @@
 """The parser of `quatrain` and of each command: wrong usage is told with the usage it is about."""
 
 import argparse
-import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 __all__ = ["CommandParser"]
@@ -45,17 +43,19 @@ class CommandParser(argparse.ArgumentParser):
         asked = next((word for word in self._words if not word.startswith("-")), "")
         if asked in self._commands:
             return "write the flags of a command behind its name; "
-        near = get_close_matches(asked, self._commands, n=1)
+        near = _find_close(asked, self._commands)
         return f"did you mean {near[0]}? " if near else ""
 
     def _guess_flags(self) -> str:
         known = self._option_string_actions
         flags = [word.partition("=")[0] for word in self._words if word.startswith("--")]
         unknown = [flag for flag in dict.fromkeys(flags) if flag not in known]
-        near = [match for flag in unknown for match in get_close_matches(flag, known, n=1)]
+        near = [match for flag in unknown for match in _find_close(flag, known)]
         return f"did you mean {', '.join(near)}? " if near else ""
 
     def _write_document(self, found: str, fix: str) -> None:
+        import shlex
+
         from quatrain.exporter.commands.console import Console
 
         console = Console(is_json=True)
@@ -63,3 +63,10 @@ class CommandParser(argparse.ArgumentParser):
         console.set_document({"error": {"asked": asked, "found": found, "fix": fix}})
         with suppress(OSError):  # that nobody reads it
             console.write_document()
+
+
+def _find_close(word: str, known: Iterable[str]) -> list[str]:
+    """What was meant, or nothing. Imported here, where nobody waits for it."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, list(known), n=1)

@@ -3,7 +3,6 @@
 What runs the model or builds engines is imported by exports that are asked for it.
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,11 @@ from quatrain.exporter.bundle import (
     write_file,
 )
 from quatrain.exporter.checkpoint.checkpoint import Checkpoint
-from quatrain.exporter.checkpoint_tokenizer import open_checkpoint_tokenizer
+from quatrain.exporter.checkpoint_tokenizer import (
+    check_checkpoint_tokenizer,
+    copy_tokenizer,
+    open_checkpoint_tokenizer,
+)
 from quatrain.exporter.chosen_checkpoint import open_chosen
 from quatrain.exporter.description import describe_bundle
 from quatrain.exporter.export_check import check_export
@@ -31,9 +34,7 @@ from quatrain.exporter.verification_record import skip_verification
 from quatrain.exporter.weight_placement import Placed, place_checkpoint, refuse_bad_weights
 from quatrain.runtime.manifest import (
     MANIFEST_NAME,
-    FileRecord,
     Manifest,
-    TokenizerInfo,
     dump_manifest,
     load_manifest,
 )
@@ -202,9 +203,8 @@ def export_checkpoint(
 
 
 def _open(path: Path, request: ExportRequest, progress: Progress | None = None) -> Checkpoint:
-    """The checkpoint, whose tokenizer is whole: without a self-test nothing would show that."""
     opened = open_chosen(path, request, progress)
-    open_checkpoint_tokenizer(opened)
+    check_checkpoint_tokenizer(opened)
     return opened
 
 
@@ -233,7 +233,9 @@ def _write_contents(
         paths = {path for g in graphs for path in (g.path, g.deployment.path)}
         records += [record_file(bundle, path) for path in sorted(paths)]
         stage.bytes = sum((bundle / path).stat().st_size for path in paths)
-    tokenizer, tokenizer_records = _copy_tokenizer(bundle, opened)
+    if options.self_test:  # which would name the copy, not the file that is damaged
+        open_checkpoint_tokenizer(opened)
+    tokenizer, tokenizer_records = copy_tokenizer(bundle, opened)
     records += tokenizer_records
     manifest = describe_bundle(placed.checkpoint, options, graphs, records, tokenizer)
     write_file(bundle / MANIFEST_NAME, dump_manifest(manifest))
@@ -279,22 +281,3 @@ def _collect_warnings(checkpoint: Checkpoint, note: str | None, progress: Progre
     for warning in warnings:
         progress.say(f"warning: {warning}")
     return warnings
-
-
-def _copy_tokenizer(
-    bundle: Path, checkpoint: Checkpoint
-) -> tuple[TokenizerInfo | None, list[FileRecord]]:
-    if not checkpoint.tokenizer_files:
-        return None, []
-    (bundle / "tokenizer").mkdir()
-    paths = [f"tokenizer/{file.name}" for file in checkpoint.tokenizer_files]
-    for file, path in zip(checkpoint.tokenizer_files, paths, strict=True):
-        shutil.copyfile(file, bundle / path)
-    template = "tokenizer/chat_template.jinja"
-    info = TokenizerInfo(
-        path="tokenizer/tokenizer.json",
-        bos_token_id=checkpoint.bos_token_id,
-        add_bos_token=checkpoint.add_bos_token,
-        chat_template=template if template in paths else None,
-    )
-    return info, [record_file(bundle, path) for path in paths]

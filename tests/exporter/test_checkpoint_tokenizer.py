@@ -9,7 +9,10 @@ from tests.exporter.checkpoint.folders import write_dense
 from tokenizers.models import WordLevel
 
 from quatrain.exporter import export_checkpoint, open_checkpoint
-from quatrain.exporter.checkpoint_tokenizer import open_checkpoint_tokenizer
+from quatrain.exporter.checkpoint_tokenizer import (
+    check_checkpoint_tokenizer,
+    open_checkpoint_tokenizer,
+)
 from quatrain.exporter.errors import CheckpointError
 from quatrain.exporter.export import plan_export
 
@@ -44,12 +47,24 @@ def test_no_export_copies_one_that_was_cut_short(
     assert os.listdir(tmp_path) == ["checkpoint"]
 
 
+def test_one_that_is_json_and_no_tokenizer_is_named_where_it_lies(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    file = checkpoint / "tokenizer.json"
+    file.write_text("{}")
+    with pytest.raises(CheckpointError) as caught:
+        export_checkpoint(checkpoint, tmp_path / "bundle", self_test=True)
+    assert caught.value.asked == f"reading {file} as a tokenizer"
+    assert os.listdir(tmp_path) == ["checkpoint"]
+
+
 def test_one_that_may_not_be_read(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deny(self: Path, *args: object) -> None:
+    def deny(self: Path, *args: object, **settings: object) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
     opened = open_checkpoint(checkpoint)
     monkeypatch.setattr(Path, "open", deny)
-    with pytest.raises(CheckpointError) as caught:
-        open_checkpoint_tokenizer(opened)
-    assert caught.value.found == "Permission denied" and "fetch" not in caught.value.fix
+    for read in (check_checkpoint_tokenizer, open_checkpoint_tokenizer):
+        with pytest.raises(CheckpointError) as caught:
+            read(opened)
+        assert caught.value.found == "Permission denied" and "fetch" not in caught.value.fix

@@ -79,7 +79,7 @@ STAGES = [
     "export.place_checkpoint",
     "export.refuse_bad_weights",
     "export.write_graphs",
-    "export._copy_tokenizer",
+    "export.copy_tokenizer",
     "export.write_file",
     "self_test.make_self_test",
     "verification.verify_export",
