@@ -15,7 +15,6 @@ from quatrain.runtime.host_embeddings import MappedEmbeddings
 from quatrain.runtime.host_memory import allocate_host
 from quatrain.runtime.kv_cache import KVCache, MemoryBlock, allocate_cache
 from quatrain.runtime.manifest import Manifest, TensorInfo, load_manifest
-from quatrain.runtime.session_cache import open_session_cache
 
 if TYPE_CHECKING:
     from quatrain.runtime.tensorrt_session import FoundEngines
@@ -261,6 +260,8 @@ def _open_onnxruntime(
 
     cache = None
     if session_cache is not None:
+        from quatrain.runtime.session_cache import open_session_cache
+
         cache = open_session_cache(session_cache, bundle, manifest)
     sessions: dict[str, Session] = {}
     for graph in manifest.graphs:
