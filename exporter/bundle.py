@@ -11,6 +11,7 @@ from typing import Literal
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.staging import staged_folder
 from quatrain.runtime.bundle_check import hash_file, hash_header
+from quatrain.runtime.folder_kind import find_kind
 from quatrain.runtime.manifest import MANIFEST_NAME, FileRecord, Link
 
 __all__ = [
@@ -50,10 +51,11 @@ def check_bundle_place(output: Path, *, overwrite: bool) -> None:
             "something is there already",
             "choose another -o, or pass --overwrite to replace a bundle",
         )
-    if not (Path(output) / MANIFEST_NAME).is_file():
+    kind = find_kind(Path(output))
+    if kind != "bundle":
         raise ExportError(
             f"replace {output} (--overwrite)",
-            f"it is not a bundle: no {MANIFEST_NAME} in it",
+            "it is a checkpoint" if kind else f"it is not a bundle: no {MANIFEST_NAME} in it",
             "choose another -o; nothing but a bundle is ever replaced",
         )
 

@@ -17,8 +17,14 @@ from quatrain.runtime.tokenizer import Tokenizer
 __all__ = ["check_checkpoint_tokenizer", "copy_tokenizer", "open_checkpoint_tokenizer"]
 
 
+class _TokenizerFile(msgspec.Struct):
+    """What every tokenizer of the library has, not looked into."""
+
+    model: msgspec.Raw
+
+
 def check_checkpoint_tokenizer(checkpoint: Checkpoint) -> None:
-    """See that its tokenizer.json is JSON, so not cut short, nor a page or pointer in its place.
+    """See that its tokenizer.json is one, and neither cut short nor a page or pointer instead.
 
     That takes an eighth of the time of opening it.
 
@@ -28,7 +34,7 @@ def check_checkpoint_tokenizer(checkpoint: Checkpoint) -> None:
     if checkpoint.tokenizer_files:
         path = checkpoint.tokenizer_files[0]
         with _told(path):
-            msgspec.json.decode(path.read_bytes(), type=msgspec.Raw)
+            msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
 
 
 def open_checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
@@ -75,5 +81,5 @@ def _told(path: Path) -> Iterator[None]:
         found = error.strerror or str(error)
         raise CheckpointError(f"reading {path}", found, fix_reading(error, fix)) from error
     except (BundleError, msgspec.DecodeError) as error:
-        found = error.found if isinstance(error, BundleError) else f"no JSON: {error}"
+        found = error.found if isinstance(error, BundleError) else str(error)
         raise CheckpointError(f"reading {path} as a tokenizer", found, fix) from error

@@ -29,7 +29,7 @@ def check_export(
     """
     check_bundle_place(output, overwrite=overwrite)
     check_place(output, "a bundle")
-    if plugins is not None:
+    if plugins:
         parse_plugins(plugins)
         _check_engines(plugins, targets)
     if weights == "link" and quantize is not None:

@@ -11,5 +11,4 @@ def advise_on_length(fix: str, needed: int, manifest: Manifest) -> str:
     positions = manifest.spec.get("backbone", {}).get("max_position_embeddings")
     if positions is not None and needed > positions:
         return f"{fix}: the model has {positions} positions, so no export holds {needed} tokens"
-    most = "" if positions is None else f" (at most {positions})"
-    return f"{fix}, or export the checkpoint with a larger --max-seq-len{most}"
+    return f"{fix}, or export the checkpoint with a larger --max-seq-len"

@@ -78,8 +78,8 @@ class BenchReport:
 
     `same_tokens` says of each case how many leading tokens of the first sequence all bundles agree
     on: bundles of the same model should agree on all. `session_cache` is the folder that sessions
-    on a CPU were kept in, None for nowhere: an opening from it takes less time and memory than one
-    without it, and than the one that fills it.
+    on a CPU were to be kept in, None for nowhere: an opening from it takes less time and memory
+    than one without it, and than the one that fills it.
     """
 
     runs: list[BenchRun]

@@ -154,8 +154,8 @@ def _list_notes(report: "BenchReport") -> list[str]:
     notes.append(_describe_decoding(report))
     if report.session_cache is not None:
         notes.append(
-            f"sessions were kept in {report.session_cache} (--session-cache): opening from it takes"
-            " less time and memory than without it, and than filling it"
+            f"sessions are kept in {report.session_cache} (--session-cache) if that is possible:"
+            " opening from it takes less time and memory than without it, and than filling it"
         )
     if any(r.backend == "onnxruntime" and r.bytes_per_token is None for r in report.runs):
         notes.append(

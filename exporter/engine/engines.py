@@ -71,7 +71,7 @@ def build_engines(
     jobs = _plan_jobs(targets, flavour)
     manifest = load_manifest(bundle)
     onnx_graphs = [_open_graph(bundle, graph) for graph in manifest.graphs]
-    _refuse_absent_operators(choice, onnx_graphs)
+    _name_absent_operators(choice, onnx_graphs, progress)
     _verify_sources(bundle, manifest)
     needed = _check_space(bundle, onnx_graphs, len(jobs))
     _warn_of_memory(onnx_graphs, progress)
@@ -118,17 +118,16 @@ def _open_graph(bundle: Path, graph: Graph) -> OnnxGraph:
     return onnx_graph
 
 
-def _refuse_absent_operators(choice: PluginChoice, graphs: list[OnnxGraph]) -> None:
-    """Refuse a mode for an operator that no graph has."""
+def _name_absent_operators(
+    choice: PluginChoice, graphs: list[OnnxGraph], progress: Progress
+) -> None:
+    """Tell of modes for operators that no graph has, and go on: who exports many models gives
+    modes for all of them."""
     nodes = [node for graph in graphs for node in graph.plugin_nodes(lambda creator: False)]
-    present = {node.creator.name for node in nodes}
-    absent = [name for name in choice.by_operator if name not in present]
-    if absent:
-        raise BuildError(
-            f"--plugins {absent[0]}={choice.by_operator[absent[0]]}",
-            f"this model has no such operator, but {', '.join(sorted(present)) or 'none of ours'}",
-            f"leave {absent[0]} out",
-        )
+    absent = sorted(choice.by_operator.keys() - {node.creator.name for node in nodes})
+    for name in absent:
+        mode = choice.by_operator[name]
+        progress.say(f"--plugins {name}={mode} changes nothing: this model has no such operator")
 
 
 def _verify_sources(bundle: Path, manifest: Manifest) -> None:

@@ -87,6 +87,17 @@ def test_an_old_bundle_that_cannot_be_put_back_is_not_removed(tmp_path: Path, mo
     assert kept.read_text() == "old"
 
 
+def test_overwrite_keeps_a_checkpoint_that_has_a_manifest_of_its_own(tmp_path: Path):
+    for name in ("config.json", "manifest.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    with (
+        pytest.raises(ExportError, match="it is a checkpoint"),
+        staged_bundle(tmp_path, overwrite=True),
+    ):
+        pass
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_overwrite_replaces_a_bundle(tmp_path: Path):
     make_bundle(tmp_path / "out", "old")
     with staged_bundle(tmp_path / "out", overwrite=True) as staging:

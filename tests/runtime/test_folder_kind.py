@@ -25,6 +25,14 @@ def test_the_kind_of_a_folder(tmp_path: Path, names: tuple[str, ...], kind: str 
     assert find_kind(tmp_path / "absent") is None
 
 
+def test_a_bundle_with_a_stray_config_is_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "manifest.json").write_text('{"family": "dense", "graphs": [], "files": []}')
+    assert find_kind(tmp_path) == "bundle"
+    (tmp_path / "manifest.json").write_text('{"family": "den')
+    assert find_kind(tmp_path) == "checkpoint"
+
+
 @pytest.mark.parametrize("names", [("config.json",), ("config.json", "manifest.json")])
 def test_a_checkpoint_is_no_bundle(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:

@@ -53,7 +53,7 @@ def test_a_longer_export_is_advised_where_the_model_has_room(
 ) -> None:
     with pytest.raises(RequestError, match=f"sequences of {LIMIT}|at most {LIMIT}") as caught:
         ask(llm, POSITIONS - 1)
-    assert f"larger --max-seq-len (at most {POSITIONS})" in caught.value.fix
+    assert "larger --max-seq-len" in caught.value.fix
 
 
 @pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)

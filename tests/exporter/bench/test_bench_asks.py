@@ -77,7 +77,7 @@ def test_the_report_says_how_tokens_and_exits_were_chosen(
     assert main(["bench", *paths[1:], *WORDS, "--session-cache", str(tmp_path / "kept")]) == 0
     shown = capfd.readouterr().out
     assert "greedy decoding, exits drawn (routing sample)" in shown
-    assert f"sessions were kept in {tmp_path / 'kept'}" in shown and "(draft auto)" in shown
+    assert f"sessions are kept in {tmp_path / 'kept'}" in shown and "(draft auto)" in shown
     assert main(["bench", paths[0], *WORDS, "--markdown"]) == 0
     assert "- greedy decoding\n" in capfd.readouterr().out
     with pytest.raises(SystemExit):

@@ -15,6 +15,7 @@ from quatrain.exporter.engine import plugin_choice
 from quatrain.exporter.engine.engines import build_engines
 from quatrain.exporter.engine.plugin_choice import PluginChoice, find_obstacle, parse_plugins
 from quatrain.exporter.errors import BuildError
+from quatrain.exporter.progress import Progress
 
 ROOT = Path(__file__).parents[3]
 ROUTER = "quatrain::ExitRouter:1"
@@ -73,13 +74,15 @@ def cases(nvium_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @needs_tensorrt
-@pytest.mark.parametrize("mode", ["on", "auto", "off"])
-def test_a_mode_of_an_operator_that_the_model_does_not_have(
-    nvium_bundle: Path, tmp_path: Path, mode: str
+def test_a_mode_of_an_operator_that_the_model_does_not_have_is_told_of_and_builds(
+    nvium_bundle: Path, tmp_path: Path
 ) -> None:
     bundle = shutil.copytree(nvium_bundle, tmp_path / "bundle")
-    with pytest.raises(BuildError, match=r"BankTopK.*\n.*no such operator, but ExitRouter\n"):
-        build_engines(bundle, ["a6000"], plugins=["on", f"BankTopKFeedForward={mode}"])
+    said: list[str] = []
+    modes = ["off", "BankTopKFeedForward=on", "ExitRouter=off"]
+    assert build_engines(bundle, ["a6000"], plugins=modes, progress=Progress(said.append))
+    [told] = [line for line in said if "changes nothing" in line]
+    assert told.startswith("--plugins BankTopKFeedForward=on ")
 
 
 @needs_tensorrt
