@@ -266,8 +266,7 @@ def _build_engines(
     if options.targets:
         from quatrain.exporter.engine.engines import build_engines
 
-        modes = ("auto",) if plugins is None else plugins
-        build_engines(bundle, options.targets, plugins=modes, progress=progress)
+        build_engines(bundle, options.targets, plugins=plugins or ("auto",), progress=progress)
     return load_manifest(bundle)
 
 

@@ -214,9 +214,8 @@ def _settle_limits(spec: DecoderSpec, request: ExportRequest) -> Limits:
             f"the checkpoint knows {positions} positions (max_position_embeddings)",
             f"ask for {positions} or less",
         )
-    max_deferred, max_draft = request.max_deferred, request.max_draft
-    max_deferred = _DEFAULT_MAX_DEFERRED if max_deferred is None else max_deferred
-    max_draft = _DEFAULT_MAX_DRAFT if max_draft is None else max_draft
+    max_deferred = _DEFAULT_MAX_DEFERRED if request.max_deferred is None else request.max_deferred
+    max_draft = _DEFAULT_MAX_DRAFT if request.max_draft is None else request.max_draft
     sizes = {
         "--max-seq-len": max_seq_len,
         "--max-batch": request.max_batch,

@@ -282,6 +282,11 @@ class Manifest(_Record, frozen=True, kw_only=True):
     self_test: SelfTest | None = None
     verification: Verification | None = None
 
+    @property
+    def quantized(self) -> Literal["int8", "int4"] | None:
+        """The kind of the weights' codes; None of weights that stayed as they are."""
+        return None if self.quantization is None else self.quantization.kind
+
     def graph(self, name: str) -> Graph:
         """The graph of that name; a manifest that refers to one it lacks is refused on reading."""
         return next(graph for graph in self.graphs if graph.name == name)

@@ -39,10 +39,12 @@ _LEFT_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class SessionCache:
-    """The entries of one bundle in `folder`; `weights` says which weights it has."""
+    """The entries of one bundle on one machine in `folder`; `weights` says which weights it has,
+    `cpu` which processor runs it."""
 
     folder: Path
     weights: str
+    cpu: str
 
     def describe(self, graph: Path, backend: str) -> dict[str, str]:
         """All that an optimized session follows from; `backend` names version and options.
@@ -54,7 +56,7 @@ class SessionCache:
             "graph": hash_file(graph),
             "weights": self.weights,
             "backend": backend,
-            "cpu": describe_cpu(),
+            "cpu": self.cpu,
         }
 
     def find(self, made_from: dict[str, str]) -> Path | None:
@@ -124,7 +126,7 @@ class SessionCache:
 def open_session_cache(folder: Path, bundle: Path, manifest: Manifest) -> SessionCache | None:
     """The cache for a bundle; None, with a warning, if its files cannot be read."""
     try:
-        cache = SessionCache(folder, _describe_weights(folder, bundle, manifest))
+        cache = SessionCache(folder, _describe_weights(folder, bundle, manifest), describe_cpu())
         cache.clear_unfinished()
         return cache
     except (OSError, ValueError) as error:

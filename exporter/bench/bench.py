@@ -67,11 +67,12 @@ def bench_bundles(
     setting = setting or BenchSetting()
     first = _choose_baseline(bundles, baseline)
     manifests = [_open(bundle, setting) for bundle in bundles]
-    check_unused(dict(zip(bundles, manifests, strict=True)), setting, text)
+    opened = dict(zip(bundles, manifests, strict=True))
+    check_unused(opened, setting, text)
     prompt = read_passage() if text is None else _read_prompt(text)
     benches = [_Bench(*pair, setting.draft) for pair in zip(bundles, manifests, strict=True)]
     load = _read_load()
-    for line in describe_unused(dict(zip(bundles, manifests, strict=True)), setting):
+    for line in describe_unused(opened, setting):
         say(line)
     with ExitStack() as stack:
         for bench in benches:
@@ -186,7 +187,7 @@ def _summarise(bench: _Bench, case: Case, baseline: _Bench) -> BenchRun:
         bundle=os.fspath(bench.bundle),
         family=bench.manifest.family,
         backend=opened.backend,
-        quantized=_name_quantization(bench.manifest),
+        quantized=bench.manifest.quantized,
         prompt_tokens=case.prompt_tokens,
         new_tokens=case.new_tokens,
         batch=case.batch,
@@ -222,13 +223,8 @@ def _find_ratios(bench: _Bench, baseline: _Bench, case: Case) -> dict[str, Sprea
 def _name_session_cache(setting: BenchSetting, benches: Sequence[_Bench]) -> str | None:
     """Engines are not kept there."""
     is_used = any(bench.worker.opened.backend == "onnxruntime" for bench in benches)
-    return (
-        None if setting.session_cache is None or not is_used else os.fspath(setting.session_cache)
-    )
-
-
-def _name_quantization(manifest: Manifest) -> str | None:
-    return None if manifest.quantization is None else manifest.quantization.kind
+    folder = setting.session_cache
+    return os.fspath(folder) if folder is not None and is_used else None
 
 
 def _find_shares(counts: list[int] | None) -> list[float] | None:

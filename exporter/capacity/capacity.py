@@ -10,9 +10,8 @@ from quatrain.exporter.capacity.model import PlannedModel, load_planned
 from quatrain.exporter.capacity.needs import Needs, count_needs
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.targets import TARGETS, find_target
-from quatrain.runtime.folder_kind import find_kind
 
-__all__ = ["CapacityPlan", "is_bundle", "plan_capacity"]
+__all__ = ["CapacityPlan", "plan_capacity"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +66,6 @@ def plan_capacity(
         draft=draft,
         accepted_per_step=accepted_per_step,
     )
-
-
-def is_bundle(path: Path) -> bool:
-    """Whether a folder is a bundle rather than a checkpoint."""
-    return find_kind(path) == "bundle"
 
 
 def _check_shares(model: PlannedModel, shares: Sequence[float] | None) -> None:

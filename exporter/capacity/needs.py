@@ -84,7 +84,7 @@ def count_needs(model: PlannedModel) -> Needs:
     return Needs(
         family=manifest.family,
         dtype=manifest.deployment_dtype,
-        quantized=None if manifest.quantization is None else manifest.quantization.kind,
+        quantized=manifest.quantized,
         limits=limits,
         capacity=manifest.cache.capacity,
         positions=positions,

@@ -14,7 +14,7 @@ _WIDTH, _HEIGHT = 880, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 20, 58, 52  # margins around the plot
 _LEGEND_ROW = 18
 _MAX_LABELS = 24
-_MAX_LABEL_CHARS = 110  # of all the labels along the horizontal axis
+_MAX_LABEL_CHARS = 110  # of all the labels along the horizontal axis, or of a row of the legend
 _LIGHT, _DARK = (
     ("#4269d0", "#b87900", "#d9432b", "#1b8a6b", "#8549d6"),
     ("#8fa8f5", "#efb118", "#ff8a75", "#6cd4b4", "#c39bfa"),
@@ -202,8 +202,7 @@ def _place_legend(names: Sequence[str]) -> list[tuple[str, float, int]]:
 
 def _shorten(name: str) -> str:
     """The end of a name that no row has room for: that is where paths differ."""
-    room = _MAX_LABEL_CHARS
-    while _count_columns(name) > room:
+    while _count_columns(name) > _MAX_LABEL_CHARS:
         name = "\N{HORIZONTAL ELLIPSIS}" + name[2:]
     return name
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.file_facts import show_comparisons
 from quatrain.exporter.commands.path_flag import read_path
-from quatrain.exporter.commands.plot_flag import add_plot_flag
+from quatrain.exporter.commands.plot_flag import add_plot_flag, check_plot, draw_plot
 from quatrain.exporter.table import Table
 
 if TYPE_CHECKING:
@@ -50,16 +50,13 @@ def refuse_stray_flags(args: argparse.Namespace) -> None:
 
 def inspect_activations(args: argparse.Namespace, console: Console) -> int:
     """Run the diagnosis and show it."""
-    from quatrain.exporter.charts.picture import check_picture, write_picture
     from quatrain.exporter.diagnosis import diagnose_activations
     from quatrain.exporter.diagnosis.activation_plot import chart_activations
     from quatrain.exporter.diagnosis.diagnose import DEFAULT_TOKENS
     from quatrain.runtime.bundle_check import list_comparisons
     from quatrain.runtime.manifest import load_manifest
 
-    asked = f"draw {args.plot} (--plot)"
-    if args.plot is not None:
-        check_picture(args.plot, asked)
+    check_plot(args.plot)
     report = diagnose_activations(
         args.path,
         _read_prompt(args.activations),
@@ -67,16 +64,15 @@ def inspect_activations(args: argparse.Namespace, console: Console) -> int:
         check_weights=args.check_weights,
         progress=console.make_progress(),
     )
-    console.set_document(report)
+    document: object = report
     if args.check_weights:
         compared = list_comparisons(load_manifest(args.path))
         show_comparisons(compared, console)
-        console.set_document({**asdict(report), "files_compared": compared})
+        document = {**asdict(report), "files_compared": compared}
+    console.set_document(document)
     console.show_table(make_channel_table(report))
     console.show_table(make_position_table(report))
-    if args.plot is not None:
-        write_picture(args.plot, chart_activations(report), asked)
-        console.say(f"drawn: {args.plot}")
+    draw_plot(args.plot, chart_activations(report), console)
     return 0
 
 

@@ -10,7 +10,7 @@ from quatrain.exporter.commands.llm_flags import (
     add_session_cache_flag,
 )
 from quatrain.exporter.commands.path_flag import read_path
-from quatrain.exporter.commands.plot_flag import add_plot_flag
+from quatrain.exporter.commands.plot_flag import add_plot_flag, check_plot, draw_plot
 from quatrain.exporter.table import Table, format_bytes
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Measure, and show a row a run."""
     from quatrain.exporter.bench import BenchSetting, bench_bundles
     from quatrain.exporter.bench.plot import chart_report
-    from quatrain.exporter.charts.picture import check_picture, write_picture
     from quatrain.runtime.errors import RequestError
 
     if args.markdown and console.is_json:
@@ -88,9 +87,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             "either would be all that is printed",
             "leave one of them out",
         )
-    asked = f"draw {args.plot} (--plot)"
-    if args.plot is not None:
-        check_picture(args.plot, asked)
+    check_plot(args.plot)
     setting = BenchSetting(
         prompt_tokens=tuple(args.prompt_tokens),
         new_tokens=args.new_tokens,
@@ -111,9 +108,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.show(_format_markdown(table))
     else:
         console.show_table(table)
-    if args.plot is not None:
-        write_picture(args.plot, chart_report(report), asked)
-        console.say(f"drawn: {args.plot}")
+    draw_plot(args.plot, chart_report(report), console)
     return 0
 
 

@@ -9,7 +9,6 @@ from quatrain.exporter.commands.console import Console
 from quatrain.exporter.commands.file_facts import describe_comparisons
 from quatrain.exporter.commands.llm_flags import add_backend_flags
 from quatrain.exporter.commands.path_flag import read_path
-from quatrain.exporter.commands.quantization_facts import name_codes
 from quatrain.exporter.commands.verification_facts import describe_verification
 from quatrain.exporter.table import Table, format_bytes, format_facts
 
@@ -98,16 +97,15 @@ def _check_bundle(args: argparse.Namespace, console: Console) -> BundleCheck:
         ),
     ):
         pass
-    quantized = name_codes(manifest.quantization)
     return BundleCheck(
         path=args.bundle,
         files=len(manifest.files),
         bytes=stage.bytes,
         self_test=has_test,
         files_compared=list_comparisons(manifest),
-        quantized=quantized,
+        quantized=manifest.quantized,
         verification=manifest.verification,
-        reference=describe_reference(quantized),
+        reference=describe_reference(manifest.quantized),
     )
 
 

@@ -1,6 +1,7 @@
 """`quatrain inspect`: what a checkpoint or a bundle holds."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from quatrain.exporter.commands.feed_forward_facts import describe_feed_forward
 from quatrain.exporter.commands.file_facts import show_comparisons
 from quatrain.exporter.commands.memory_facts import describe_cache, describe_weights, format_kib
 from quatrain.exporter.commands.path_flag import read_path
-from quatrain.exporter.commands.quantization_facts import describe_codes, name_codes
+from quatrain.exporter.commands.quantization_facts import describe_codes
 from quatrain.exporter.commands.verification_facts import describe_verification
 from quatrain.exporter.table import Table, format_bytes, format_facts
 
@@ -58,19 +59,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _inspect_bundle(path: Path, check_weights: bool, console: Console) -> int:
-    import msgspec
-
     from quatrain.runtime.bundle_check import list_comparisons, verify_bundle
     from quatrain.runtime.manifest import dump_manifest, load_manifest
 
     manifest = load_manifest(path)
-    console.set_document(dump_manifest(manifest))
+    document: object = dump_manifest(manifest)
     if check_weights:
         verify_bundle(path, manifest, full=True)
         compared = list_comparisons(manifest)
         show_comparisons(compared, console)
-        document = msgspec.json.decode(dump_manifest(manifest))
-        console.set_document(document | {"files_compared": compared})
+        document = {**json.loads(dump_manifest(manifest)), "files_compared": compared}
+    console.set_document(document)
     console.show(_format_manifest(path, manifest))
     console.show_table(_make_graph_table(manifest))
     console.show_table(make_cache_table(manifest.cache))
@@ -130,7 +129,7 @@ def _format_manifest(path: Path, manifest: "Manifest") -> str:
         "tokenizer": manifest.tokenizer.path if manifest.tokenizer else "none: token ids only",
         "EOS": _join(manifest.eos_token_ids),
         "self-test": "recorded" if manifest.self_test else "none",
-        "compared": describe_verification(manifest.verification, name_codes(manifest.quantization)),
+        "compared": describe_verification(manifest.verification, manifest.quantized),
         "written by": f"quatrain {versions.quatrain}, onnx {versions.onnx},"
         f" onnxruntime {versions.onnxruntime}",
     }

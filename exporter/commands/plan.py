@@ -92,13 +92,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _open_model(args: argparse.Namespace) -> Any:
-    from quatrain.exporter.capacity.capacity import is_bundle
     from quatrain.exporter.capacity.model import open_planned
     from quatrain.exporter.errors import ExportError
+    from quatrain.runtime.folder_kind import find_kind
 
     settings = {name: getattr(args, name) for name in _EXPORTED}
     given = {name: value for name, value in settings.items() if value is not None}
-    if not is_bundle(args.path):
+    if find_kind(args.path) != "bundle":
         if args.dense_fallback is not None:
             given["dense_fallback"] = read_layers(args.path, args.dense_fallback)
         return open_planned(args.path, **given)
@@ -203,9 +203,9 @@ def _list_ways(plan: "CapacityPlan", target: str) -> list[str]:
 def _find_remedy(args: argparse.Namespace, target: str) -> str | None:
     """Flags with which the weights have room, the first that asks for no other limits if any."""
     from quatrain.exporter.capacity import plan_capacity
-    from quatrain.exporter.capacity.capacity import is_bundle
+    from quatrain.runtime.folder_kind import find_kind
 
-    if is_bundle(args.path):
+    if find_kind(args.path) == "bundle":
         return None
     found = None
     for change in _REMEDIES:

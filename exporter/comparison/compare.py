@@ -23,7 +23,7 @@ from quatrain.exporter.errors import ComparisonError
 from quatrain.exporter.progress import Progress
 from quatrain.runtime.bundle_check import verify_bundle
 from quatrain.runtime.folder_kind import find_kind
-from quatrain.runtime.manifest import Manifest, load_manifest
+from quatrain.runtime.manifest import load_manifest
 
 __all__ = ["compare_bundle"]
 
@@ -78,7 +78,7 @@ def compare_bundle(
     return Comparison(
         bundle=str(bundle),
         checkpoint=str(checkpoint),
-        reference=_describe_reference(comparer.manifest),
+        reference=describe_reference(comparer.manifest.quantized),
         family=comparer.manifest.family,
         cases=[case.describe() for case in comparer.cases],
         runners=[verdict.info for verdict in verdicts],
@@ -111,11 +111,6 @@ def _open(
     with progress.stage("run the reference"):
         expectation = Expectation(opened, tokens)
     return Comparer(bundle, manifest, tokens, cases, steps, expectation, saved)
-
-
-def _describe_reference(manifest: Manifest) -> str:
-    codes = manifest.quantization
-    return describe_reference(None if codes is None else codes.kind)
 
 
 def _check_order(bundle: Path, checkpoint: Path) -> None:

@@ -33,6 +33,12 @@ def test_a_bundle_with_a_stray_config_is_one(tmp_path: Path) -> None:
     assert find_kind(tmp_path) == "checkpoint"
 
 
+def test_a_checkpoint_with_a_manifest_of_its_own_is_no_bundle(tmp_path: Path) -> None:
+    for name in ("config.json", "manifest.json"):
+        (tmp_path / name).write_text("{}")
+    assert find_kind(tmp_path) != "bundle"
+
+
 @pytest.mark.parametrize("names", [("config.json",), ("config.json", "manifest.json")])
 def test_a_checkpoint_is_no_bundle(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:

@@ -19,7 +19,7 @@ def write_one(target: Path) -> None:
 
 
 def test_who_comes_second_takes_what_is_there(tmp_path: Path) -> None:
-    cache = SessionCache(tmp_path, "weights")
+    cache = SessionCache(tmp_path, "weights", "cpu")
 
     def write_late(target: Path) -> None:
         cache.store(KEY, write_one)
@@ -35,7 +35,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        SessionCache(tmp_path, "weights").store(KEY, interrupt)
+        SessionCache(tmp_path, "weights", "cpu").store(KEY, interrupt)
     assert not list(tmp_path.iterdir())
 
 
@@ -46,14 +46,14 @@ def test_what_a_killed_process_left_is_cleared_once_it_is_old(tmp_path: Path) ->
         (folder / "model.data").write_bytes(b"half")
     for path in (old / "model.data", old):
         os.utime(path, (time.time() - 7200,) * 2)
-    SessionCache(tmp_path, "weights").clear_unfinished()
+    SessionCache(tmp_path, "weights", "cpu").clear_unfinished()
     assert new.exists() and not old.exists()
 
 
 def test_whoever_may_read_files_made_here_may_read_an_entry(tmp_path: Path) -> None:
     ordinary = tmp_path / "ordinary"
     ordinary.mkdir()
-    SessionCache(tmp_path / "cache", "weights").store(KEY, write_one)
+    SessionCache(tmp_path / "cache", "weights", "cpu").store(KEY, write_one)
     entry = only_entry(tmp_path / "cache")
     assert stat.S_IMODE(entry.stat().st_mode) == stat.S_IMODE(ordinary.stat().st_mode)
 
@@ -62,5 +62,5 @@ def test_nothing_there_is_nothing_to_warn_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        assert SessionCache(tmp_path / "none", "weights").find(KEY) is None
+        assert SessionCache(tmp_path / "none", "weights", "cpu").find(KEY) is None
     assert not caplog.records

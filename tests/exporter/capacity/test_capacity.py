@@ -12,7 +12,6 @@ import pytest
 from tests.exporter.checkpoint.folders import write_dense
 
 from quatrain.exporter.capacity import fit, plan_capacity
-from quatrain.exporter.capacity.capacity import is_bundle
 from quatrain.exporter.capacity.fit import RESERVED_BYTES, fit_target, share_steps
 from quatrain.exporter.capacity.model import load_planned, open_planned
 from quatrain.exporter.capacity.needs import ActivationNeeds, GraphNeeds, Needs, count_needs
@@ -295,9 +294,3 @@ def test_a_damaged_bundle_is_refused_by_name(tmp_path, capfd):
 def test_an_unknown_target_is_refused():
     with pytest.raises(BuildError, match="h100"):
         plan_capacity(open_planned(SAMPLES / "topics-dense"), ["h100"])
-
-
-def test_a_checkpoint_with_a_manifest_of_its_own_is_no_bundle(tmp_path: Path) -> None:
-    for name in ("config.json", "manifest.json"):
-        (tmp_path / name).write_text("{}")
-    assert not is_bundle(tmp_path)

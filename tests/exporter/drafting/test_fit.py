@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.exporter.checkpoint.folders import (
     write_nvium,
     write_source,
 )
+from tests.exporter.resumed_work import change_ground
 
 from quatrain.exporter import export_checkpoint, fit_drafter, open_checkpoint
 from quatrain.exporter.drafting import states as states_module
@@ -142,12 +142,7 @@ def test_work_of_another_text_or_checkpoint_is_refused(
     work = tmp_path / "work"
     fit_drafter(source, tmp_path / "first", text=ids, work=work, **FAST)
     settings = FAST | ({"window": 15} if change == "window" else {})
-    if change == "text":
-        np.save(ids, np.load(ids)[::-1])
-    if change == "checkpoint":
-        shutil.rmtree(source)
-        write_source(source, np.float16)
-    blamed = "checkpoint" if change == "checkpoint" else "text"
+    blamed = change_ground(change, source, ids)
     with pytest.raises(ExportError, match=rf"go on with the work[\s\S]*another {blamed}"):
         fit_drafter(source, tmp_path / "out", text=ids, work=work, **settings)
     assert not (tmp_path / "out").exists()

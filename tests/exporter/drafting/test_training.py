@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.exporter.resumed_work import save_every_step
 
-from quatrain.exporter import steps as steps_module
 from quatrain.exporter.drafting import training as training_module
 from quatrain.exporter.drafting.quality import measure_quality
 from quatrain.exporter.drafting.settings import TrainingSettings
@@ -53,8 +53,7 @@ def test_linear_dynamics_are_learnt_and_drafts_accepted(work: DraftingFolder) ->
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    monkeypatch.setattr(steps_module, "_SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(steps_module, "_SAVE_SHARE", 0.0)
+    save_every_step(monkeypatch)
     take_loss = training_module.take_loss
     calls = []
 

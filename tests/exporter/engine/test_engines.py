@@ -2,12 +2,12 @@
 
 import errno
 import hashlib
-import importlib.util
 import shutil
 from pathlib import Path
 
 import pytest
 from tests.exporter.engine.engine_bundle import TinyDecoder, write_bundle
+from tests.exporter.engine.needs import needs_tensorrt
 
 from quatrain.exporter.engine import store
 from quatrain.exporter.engine.engines import build_engines
@@ -15,9 +15,7 @@ from quatrain.exporter.errors import BuildError
 from quatrain.exporter.progress import Progress
 from quatrain.runtime.manifest import Engine, Manifest, load_manifest
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed"
-)
+pytestmark = needs_tensorrt
 
 
 @pytest.fixture(scope="module")

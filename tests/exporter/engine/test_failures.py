@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.exporter.engine.failed_build import fail_to_build
+from tests.exporter.engine.needs import needs_tensorrt
 
 from quatrain.exporter.engine import build, engines
 from quatrain.exporter.engine.engines import build_engines
@@ -15,9 +16,7 @@ from quatrain.exporter.engine.tensorrt_adapter import load_tensorrt
 from quatrain.exporter.progress import Progress
 from quatrain.runtime.errors import BundleError
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed"
-)
+pytestmark = needs_tensorrt
 
 
 def test_an_unknown_target(bundle):

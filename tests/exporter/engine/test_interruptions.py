@@ -1,6 +1,5 @@
 """Builds that are interrupted or meet another: no half of an engine, and none of the other."""
 
-import importlib.util
 import os
 import signal
 import threading
@@ -9,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.exporter.engine.engine_bundle import TinyDecoder, write_bundle
 from tests.exporter.engine.failed_build import snapshot
+from tests.exporter.engine.needs import needs_tensorrt
 
 from quatrain.exporter.engine import build
 from quatrain.exporter.engine.callbacks import BuildControl
@@ -21,9 +21,7 @@ from quatrain.exporter.errors import BuildError
 from quatrain.exporter.progress import Progress
 from quatrain.runtime.manifest import load_manifest
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed"
-)
+pytestmark = needs_tensorrt
 
 
 def test_an_interrupt_cancels_the_build(bundle):

@@ -1,6 +1,5 @@
 """--plugins: what it takes, what comes out, and what is said where no plugin can be built."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.exporter.engine.needs import needs_tensorrt
 
 from quatrain.exporter.engine import plugin_choice
 from quatrain.exporter.engine.engines import build_engines
@@ -48,11 +48,6 @@ def test_what_stands_in_the_way_of_all_plugins(monkeypatch: pytest.MonkeyPatch):
     assert "would abort the process" in (find_obstacle(["8.0"], False) or "")
     monkeypatch.setattr(plugin_choice, "has_triton", lambda: False)
     assert "pip install 'quatrain[kernels]'" in (find_obstacle(["8.0"], True) or "")
-
-
-needs_tensorrt = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed"
-)
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.exporter.engine.needs import needs_tensorrt
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed"
-)
+pytestmark = needs_tensorrt
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,6 +1,5 @@
 """Graphs that TensorRT refuses, or does not take as they are: each build says why."""
 
-import importlib.util
 import shutil
 from collections.abc import Sequence
 
@@ -10,14 +9,13 @@ import pytest
 from onnx import TensorProto, helper
 from tests.exporter.engine.engine_bundle import TinyDecoder, write_bundle
 from tests.exporter.engine.failed_build import fail_to_build
+from tests.exporter.engine.needs import needs_tensorrt
 
 from quatrain.exporter.bundle import record_file
 from quatrain.exporter.engine.network import Network
 from quatrain.runtime.manifest import MANIFEST_NAME, dump_manifest, load_manifest
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed"
-)
+pytestmark = needs_tensorrt
 
 
 class IgnoredLengths(TinyDecoder):

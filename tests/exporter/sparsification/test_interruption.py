@@ -1,17 +1,14 @@
 """An interrupted sparsification goes on from the work it left, and from no other."""
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tests.exporter.checkpoint.folders import write_source
+from tests.exporter.resumed_work import change_ground, save_every_step
 from tests.exporter.sparsification.banks import BANKS, PREDICTOR
 
 from quatrain.exporter import open_checkpoint, sparsify_checkpoint
-from quatrain.exporter import steps as steps_module
 from quatrain.exporter.errors import ExportError
 from quatrain.exporter.progress import Progress
 from quatrain.exporter.sparsification import calibration as calibration_module
@@ -19,8 +16,7 @@ from quatrain.exporter.sparsification import calibration as calibration_module
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Ctrl-C in the middle of a window, whose rows have been added for some layers by then."""
-    monkeypatch.setattr(steps_module, "_SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(steps_module, "_SAVE_SHARE", 0.0)
+    save_every_step(monkeypatch)
     run_probe = calibration_module.run_probe
     calls = []
 
@@ -70,12 +66,7 @@ def test_work_of_other_settings_is_refused(
     flags: dict[str, Any] = {"text": ids, "window": 16, "work": tmp_path / "work", "rank": 4}
     sparsify_checkpoint(source, tmp_path / "first", **flags, **BANKS)
     flags |= {"window": {"window": 15}, "tokens": {"tokens": 200}}.get(change, {})
-    if change == "text":
-        np.save(ids, np.load(ids)[::-1])
-    if change == "checkpoint":
-        shutil.rmtree(source)
-        write_source(source, np.float16)
-    blamed = "checkpoint" if change == "checkpoint" else "text"
+    blamed = change_ground(change, source, ids)
     with pytest.raises(ExportError, match=rf"go on with the work[\s\S]*another {blamed}"):
         sparsify_checkpoint(source, tmp_path / "out", **flags, **BANKS)
     assert not (tmp_path / "out").exists()
